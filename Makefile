@@ -1,0 +1,48 @@
+# make demo   sets everything up and runs the main job
+# make test   sets everything up and runs all checks
+# make bench  sets everything up and prints every benchmark's ratios (quick)
+# make setup  only sets up: a virtual environment in .venv with the package and its development tools
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test lint types imports unit bench format clean
+
+setup: $(READY)
+
+# The stamp makes a second call quick; a changed dependency makes it install again.
+$(READY): pyproject.toml constraints.txt
+	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; install it or call: make PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: setup
+	$(BIN)/hdccf data info ml-100k --core 5
+
+test: lint types imports unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+imports: setup
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/pytest
+
+bench: setup
+	for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench --quick || exit 1; done
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

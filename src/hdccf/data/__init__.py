@@ -1,0 +1,1 @@
+"""From anyone's events to batches: sources, named data sets, preparation, sampling."""

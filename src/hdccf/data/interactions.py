@@ -1,0 +1,364 @@
+"""`Interactions`, the one currency: who touched what, when, how often, under contiguous ids.
+
+Rows are pairs (user, item) without repeats, sorted by user and within a user by time (by arrival where there
+are no times, and on ties). So a user's history is a slice, its last element the latest, and CSR by user is the
+rows themselves; CSR by item is one counting sort away and kept.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy import sparse
+
+from hdccf.errors import DataError
+from hdccf.files import atomic_directory, write_json
+
+IntArray = NDArray[np.int32]
+TimeArray = NDArray[np.int64]
+
+FORMAT = "hdccf-interactions"
+FORMAT_VERSION = 1
+_DAY_IN_MICROSECONDS = 86_400_000_000
+
+
+class Adjacency(NamedTuple):
+    """Compressed rows: the neighbours of `k` are `neighbours[starts[k]:starts[k + 1]]`.
+
+    `rows` says which row of the `Interactions` each entry is, so that times and counts can be looked up;
+    `slice(None)` where the entries are the rows in order.
+    """
+
+    starts: NDArray[np.int64]
+    neighbours: IntArray
+    rows: IntArray | slice
+
+    def of(self, index: int) -> IntArray:
+        return self.neighbours[self.starts[index] : self.starts[index + 1]]
+
+    @property
+    def degrees(self) -> NDArray[np.int64]:
+        return np.diff(self.starts)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Interactions:
+    """Immutable; build it with `from_codes`, with `hdccf.read`, or with `hdccf.load`."""
+
+    users: IntArray
+    """The user of each pair, ascending, from 0 to n_users − 1."""
+    items: IntArray
+    """The item of each pair, from 0 to n_items − 1; within a user in order of time."""
+    times: TimeArray | None
+    """Microseconds since 1970 (UTC) of the pair's first interaction; None where the source has none."""
+    counts: IntArray
+    """How often the pair occurred in the source."""
+    user_ids: pl.Series
+    """The user's own id of each contiguous user: strings or integers."""
+    item_ids: pl.Series
+    """The item's own id of each contiguous item: strings or integers."""
+    titles: pl.Series | None = None
+    """A readable title for each item, where the source has them."""
+
+    def __post_init__(self) -> None:
+        for array in (self.users, self.items, self.times, self.counts):
+            if array is not None:
+                array.flags.writeable = False
+
+    @classmethod
+    def from_codes(
+        cls,
+        users: NDArray[np.integer[Any]],
+        items: NDArray[np.integer[Any]],
+        *,
+        user_ids: pl.Series,
+        item_ids: pl.Series,
+        times: TimeArray | None = None,
+        counts: NDArray[np.integer[Any]] | None = None,
+        titles: pl.Series | None = None,
+    ) -> "Interactions":
+        """Sorts pairs in any order and collapses repeats: the earliest time is kept, and the counts add up."""
+        users, items = users.astype(np.int32, copy=False), items.astype(np.int32, copy=False)
+        _check_codes(users, len(user_ids), "user")
+        _check_codes(items, len(item_ids), "item")
+        if len(users) != len(items) or (times is not None and len(times) != len(users)):
+            raise DataError(f"users, items and times must be equally long, not {len(users)}, {len(items)} and others")
+        if titles is not None and len(titles) != len(item_ids):
+            raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
+        counts = np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
+        order = _history_order(users, len(user_ids), times)
+        if order is not None:
+            users, items, counts = users[order], items[order], counts[order]
+            times = None if times is None else times[order]
+        del order
+        first, counts = _first_of_each_pair(users, items, counts, len(user_ids), len(item_ids))
+        if first is not None:
+            users, items = users[first], items[first]
+            times = None if times is None else times[first]
+        return cls(users, items, times, counts, user_ids.rename("user"), item_ids.rename("item"), titles)
+
+    # -- what is in it ---------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_users(self) -> int:
+        return len(self.user_ids)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.item_ids)
+
+    @property
+    def density(self) -> float:
+        cells = self.n_users * self.n_items
+        return len(self) / cells if cells else 0.0
+
+    @cached_property
+    def by_user(self) -> Adjacency:
+        """Each user's items in order of time."""
+        starts = np.searchsorted(self.users, np.arange(self.n_users + 1, dtype=np.int32))
+        return Adjacency(starts, self.items, slice(None))
+
+    @cached_property
+    def by_item(self) -> Adjacency:
+        """Each item's users, ascending."""
+        order, starts = _sort_by_item(self.users, self.items, self.n_users, self.n_items)
+        return Adjacency(starts, self.users[order], order)
+
+    @cached_property
+    def matrix(self) -> sparse.csr_array:
+        """Users × items, ones where a pair was observed, item indices ascending within each row."""
+        starts, users, _ = self.by_item
+        # Turning by-item into by-user is a counting sort, and leaves each row's items ascending.
+        columns = sparse.csc_array((np.ones(len(users), np.float32), users, starts), shape=(self.n_users, self.n_items))
+        return columns.tocsr()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for the same pairs, times, counts and ids, on any machine; otherwise different."""
+        digest = hashlib.sha256()
+        for array in (self.users, self.items, self.times, self.counts):
+            digest.update(b"none" if array is None else array.astype(array.dtype.newbyteorder("<")).tobytes())
+        for ids in (self.user_ids, self.item_ids):
+            texts = ids.cast(pl.String)
+            digest.update(str(ids.dtype.is_integer()).encode())
+            # The lengths keep ["ab", "c"] and ["a", "bc"] apart.
+            digest.update(texts.str.len_bytes().to_numpy().astype("<u4").tobytes())
+            digest.update("".join(texts).encode())
+        return digest.hexdigest()[:16]
+
+    @property
+    def time_range(self) -> tuple[np.datetime64, np.datetime64] | None:
+        if self.times is None or not len(self):
+            return None
+        first, last = int(self.times.min()), int(self.times.max())
+        return np.datetime64(first, "us"), np.datetime64(last, "us")
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{self.n_users:,} users × {self.n_items:,} items",
+            f"{len(self):,} pairs",
+            f"{100 * self.density:.3f} % dense",
+        ]
+        if self.time_range is not None:
+            first, last = (str(moment.astype("datetime64[D]")) for moment in self.time_range)
+            parts.append(f"{first} to {last}")
+        return f"Interactions({', '.join(parts)})"
+
+    # -- slices ----------------------------------------------------------------------------------------------
+
+    def subset(self, rows: NDArray[np.bool_] | NDArray[np.integer[Any]]) -> "Interactions":
+        """Some of the pairs under the same ids: `rows` is a mask, or row numbers in ascending order."""
+        if rows.dtype != np.bool_ and len(rows) > 1 and not np.all(rows[1:] > rows[:-1]):
+            raise DataError("row numbers must ascend without repeats, so that histories stay in order")
+        return replace(
+            self,
+            users=self.users[rows],
+            items=self.items[rows],
+            times=None if self.times is None else self.times[rows],
+            counts=self.counts[rows],
+        )
+
+    def compact(self) -> "Interactions":
+        """Drops users and items that have no pair, and closes the gaps in the contiguous ids."""
+        kept_users = np.bincount(self.users, minlength=self.n_users) > 0
+        kept_items = np.bincount(self.items, minlength=self.n_items) > 0
+        if kept_users.all() and kept_items.all():
+            return self
+        new_user = np.cumsum(kept_users, dtype=np.int32) - np.int32(1)
+        new_item = np.cumsum(kept_items, dtype=np.int32) - np.int32(1)
+        return replace(
+            self,
+            users=new_user[self.users],
+            items=new_item[self.items],
+            user_ids=self.user_ids.filter(pl.Series(kept_users)),
+            item_ids=self.item_ids.filter(pl.Series(kept_items)),
+            titles=None if self.titles is None else self.titles.filter(pl.Series(kept_items)),
+        )
+
+    def frame(self) -> pl.DataFrame:
+        """The pairs under the user's own ids, with times and counts, as a Polars data frame."""
+        columns = {"user": self.user_ids.gather(self.users), "item": self.item_ids.gather(self.items)}
+        if self.times is not None:
+            columns["time"] = pl.Series(self.times).cast(pl.Datetime("us"))
+        columns["count"] = pl.Series(self.counts)
+        return pl.DataFrame(columns)
+
+    # -- ids -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def user_index(self) -> dict[Any, int]:
+        """From the user's own id to the contiguous one."""
+        return {own: code for code, own in enumerate(self.user_ids)}
+
+    @cached_property
+    def item_index(self) -> dict[Any, int]:
+        """From the item's own id to the contiguous one."""
+        return {own: code for code, own in enumerate(self.item_ids)}
+
+    def histories(self) -> Iterator[IntArray]:
+        """Each user's items in order of time, one user after another."""
+        return (self.by_user.of(user) for user in range(self.n_users))
+
+    # -- on disk ---------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Writes one folder: three Parquet files and `meta.json`, all or nothing."""
+        with atomic_directory(Path(path), overwrite=overwrite) as folder:
+            pairs = pl.DataFrame({"user": self.users, "item": self.items, "count": self.counts})
+            if self.times is not None:
+                pairs = pairs.with_columns(time=pl.Series(self.times).cast(pl.Datetime("us")))
+            pairs.write_parquet(folder / "pairs.parquet")
+            pl.DataFrame({"id": self.user_ids}).write_parquet(folder / "users.parquet")
+            items = pl.DataFrame({"id": self.item_ids})
+            if self.titles is not None:
+                items = items.with_columns(title=self.titles)
+            items.write_parquet(folder / "items.parquet")
+            meta = {"format": FORMAT, "version": FORMAT_VERSION, "fingerprint": self.fingerprint, "pairs": len(self)}
+            write_json(folder / "meta.json", meta)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Interactions":
+        """Opens a folder that `save` wrote, and checks that it still holds what was written."""
+        folder = Path(path)
+        meta = _read_meta(folder)
+        try:
+            pairs = pl.read_parquet(folder / "pairs.parquet")
+            user_ids = pl.read_parquet(folder / "users.parquet")["id"]
+            items = pl.read_parquet(folder / "items.parquet")
+        except (OSError, pl.exceptions.PolarsError) as cause:
+            raise DataError(f"{folder} is damaged ({_one_line(cause)}); save the interactions again") from cause
+        loaded = cls(
+            users=pairs["user"].to_numpy(writable=True),
+            items=pairs["item"].to_numpy(writable=True),
+            times=pairs["time"].cast(pl.Int64).to_numpy(writable=True) if "time" in pairs.columns else None,
+            counts=pairs["count"].to_numpy(writable=True),
+            user_ids=user_ids.rename("user"),
+            item_ids=items["id"].rename("item"),
+            titles=items["title"] if "title" in items.columns else None,
+        )
+        if loaded.fingerprint != meta["fingerprint"]:
+            raise DataError(
+                f"{folder} is damaged: its fingerprint is {loaded.fingerprint}, but {meta['fingerprint']} was saved; "
+                "save the interactions again"
+            )
+        return loaded
+
+
+def _check_codes(codes: IntArray, size: int, kind: str) -> None:
+    if len(codes) and (codes.min() < 0 or codes.max() >= size):
+        raise DataError(f"{kind} codes run from {codes.min()} to {codes.max()}; with {size} ids: 0 to {size - 1}")
+
+
+def _history_order(users: IntArray, n_users: int, times: TimeArray | None) -> NDArray[np.int64] | None:
+    """The order by user, then time, then arrival; None where the rows have it already."""
+    order = None
+    if times is not None and len(times) > 1 and not np.all(times[1:] >= times[:-1]):
+        order = stable_order(times)
+        users = users[order]
+    if len(users) > 1 and not np.all(users[1:] >= users[:-1]):
+        by_user = stable_order(users)
+        order = by_user if order is None else order[by_user]
+    return order
+
+
+def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """`np.argsort(keys, kind="stable")`, several times faster.
+
+    NumPy sorts plain 64-bit numbers with vector instructions but not their positions, so key and position go
+    into one number. Times that are whole seconds are counted in seconds to make room.
+    """
+    lowest = int(keys.min())
+    position_bits = max(1, (len(keys) - 1).bit_length())
+    for unit in (1, 1_000_000):
+        if (int(keys.max()) - lowest) // unit >= 1 << (63 - position_bits):
+            continue
+        shifted = keys.astype(np.int64) - lowest
+        if unit > 1:
+            shifted, remainder = np.divmod(shifted, unit)
+            if remainder.any():
+                break
+        shifted <<= position_bits
+        shifted |= np.arange(len(keys), dtype=np.int64)
+        shifted.sort()
+        shifted &= (1 << position_bits) - 1
+        return shifted
+    return np.argsort(keys, kind="stable")
+
+
+def _sort_by_item(users: IntArray, items: IntArray, n_users: int, n_items: int) -> tuple[IntArray, NDArray[np.int64]]:
+    """Rows sorted by item and then user, with each item's start: SciPy's transposition is a counting sort."""
+    row_starts = np.searchsorted(users, np.arange(n_users + 1, dtype=np.int32))
+    numbered = sparse.csr_array((np.arange(len(items), dtype=np.int32), items, row_starts), shape=(n_users, n_items))
+    columns = numbered.tocsc()
+    return columns.data, columns.indptr.astype(np.int64)
+
+
+def _first_of_each_pair(
+    users: IntArray, items: IntArray, counts: IntArray, n_users: int, n_items: int
+) -> tuple[NDArray[np.bool_] | None, IntArray]:
+    """Which rows are the first of their pair (None: all are), and the counts that they then have."""
+    if len(users) < 2:
+        return None, counts
+    order, _ = _sort_by_item(users, items, n_users, n_items)
+    same = (items[order[1:]] == items[order[:-1]]) & (users[order[1:]] == users[order[:-1]])
+    if not same.any():
+        return None, counts
+    # The sort is stable, so the earliest row of a pair leads its run.
+    leads = np.concatenate(([True], ~same))
+    totals = np.add.reduceat(counts[order], np.flatnonzero(leads))
+    summed = counts.copy()
+    summed[order[leads]] = totals
+    first = np.zeros(len(users), np.bool_)
+    first[order[leads]] = True
+    return first, summed[first]
+
+
+def _read_meta(folder: Path) -> dict[str, Any]:
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as cause:
+        raise DataError(f"{folder} holds no saved interactions (no meta.json); give a folder that save() wrote") from cause
+    except ValueError as cause:
+        raise DataError(f"{folder}/meta.json is damaged; save the interactions again") from cause
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise DataError(f"{folder} holds no saved interactions; give a folder that save() wrote")
+    if meta.get("version") != FORMAT_VERSION:
+        raise DataError(
+            f"{folder} has format version {meta.get('version')}; this hdccf reads version {FORMAT_VERSION}: "
+            "save the interactions again, or install the hdccf that wrote them"
+        )
+    return meta
+
+
+def _one_line(cause: Exception) -> str:
+    return " ".join(str(cause).split())

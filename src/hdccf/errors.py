@@ -1,0 +1,37 @@
+"""One exception tree. Every message says what was given, what is allowed and what to do about it.
+
+The command line prints the message on one line and exits with 2; a library user catches `HdccfError`
+for all of it or a branch for a part.
+"""
+
+
+class HdccfError(Exception):
+    """Anything that a user can cause and a user can mend."""
+
+
+class ConfigError(HdccfError):
+    """A setting that is unknown, impossible, or at odds with another."""
+
+
+class DataError(HdccfError):
+    """Interactions that cannot be used as they are: too few, contradictory, or of the wrong kind."""
+
+
+class SourceError(DataError):
+    """A file, table or query that cannot be read; the message names the file, the row and the column."""
+
+
+class DownloadError(HdccfError):
+    """A data set that could not be fetched or did not match its checksum."""
+
+
+class EvaluationError(HdccfError):
+    """Scores or splits that would give a number nobody should believe."""
+
+
+class RunError(HdccfError):
+    """A run directory that is missing, damaged, of another format, or in the way."""
+
+
+class TrainingError(HdccfError):
+    """Training that cannot go on: a loss that is not a number, a step without positives."""

@@ -1,0 +1,82 @@
+"""Writing so that nothing is lost: a file or a folder is either there in full or not at all."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hdccf.errors import HdccfError
+
+
+@contextmanager
+def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
+    """Gives a temporary path beside `path`; what was written there takes its place when the block ends well."""
+    if path.exists() and not overwrite:
+        raise HdccfError(f"{path} exists; choose another name, or ask for it to be overwritten")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        temporary.chmod(0o666 & ~_umask())  # mkstemp's files are private; a result is not
+        temporary.replace(path)
+        _flush_to_disk(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Like `atomic_file` for a folder: filled under another name, then renamed."""
+    if path.exists() and not overwrite:
+        raise HdccfError(f"{path} exists; choose another folder, or ask for it to be overwritten")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        for written in sorted(temporary.rglob("*")):
+            _flush_to_disk(written)
+        temporary.chmod(0o777 & ~_umask())
+        if path.exists():
+            # A rename cannot replace a folder that is not empty: the old one steps aside first, and comes back
+            # if the new one cannot take its place.
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            path.replace(aside)
+            try:
+                temporary.replace(path)
+            except OSError:
+                aside.replace(path)
+                raise
+            shutil.rmtree(aside)
+        else:
+            temporary.replace(path)
+        _flush_to_disk(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes `value` as readable JSON, atomically."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Without this a power cut after the rename could leave the new name with the old nothing in it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
