@@ -11,14 +11,36 @@ __version__ = version("hdccf")
 
 if TYPE_CHECKING:
     from hdccf.data.interactions import Interactions as Interactions
+    from hdccf.data.prepare import Split as Split
+    from hdccf.data.prepare import global_time_split as global_time_split
+    from hdccf.data.prepare import k_core as k_core
+    from hdccf.data.prepare import leave_one_out as leave_one_out
+    from hdccf.data.prepare import predefined_split as predefined_split
+    from hdccf.data.prepare import random_split as random_split
     from hdccf.errors import HdccfError as HdccfError
 
 _ROOM_OF = {
+    "Split": "hdccf.data.prepare",
+    "global_time_split": "hdccf.data.prepare",
+    "k_core": "hdccf.data.prepare",
+    "leave_one_out": "hdccf.data.prepare",
+    "predefined_split": "hdccf.data.prepare",
+    "random_split": "hdccf.data.prepare",
     "HdccfError": "hdccf.errors",
     "Interactions": "hdccf.data.interactions",
 }
 
-__all__ = ["HdccfError", "Interactions", "__version__"]
+__all__ = [
+    "HdccfError",
+    "Interactions",
+    "Split",
+    "__version__",
+    "global_time_split",
+    "k_core",
+    "leave_one_out",
+    "predefined_split",
+    "random_split",
+]
 
 
 def __getattr__(name: str) -> Any:
