@@ -1,0 +1,237 @@
+"""How well two vectors fit: dot, cosine, euclidean, and the paper's modulated similarity (Eq. 7–8).
+
+Each scores all pairs of two sets, matching pairs, and the best k of a set, and declares the lowest value
+that it can take, from which the debiased losses take their lower bound.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from hdccf.pairwise import modulated_scores, tile_shape
+
+
+class Vectors(NamedTuple):
+    """One side of a comparison: users, or items."""
+
+    embedding: Float[Tensor, "*n d"]
+    """p or q, what is multiplied."""
+
+    factors: Float[Tensor, "*n d"]
+    """e, what the modulation looks at; often the same tensor."""
+
+    def rows(self, which: slice) -> "Vectors":
+        return Vectors(self.embedding[which], self.factors[which])
+
+
+Pairs = tuple[Int[Tensor, " x"], Int[Tensor, " x"]]
+"""Row and column numbers of pairs, in any order."""
+
+
+class Similarity(nn.Module):
+    """f(left, right). Not symmetric in general: the modulated one looks at its sides in order."""
+
+    lowest: float = -math.inf
+    """The smallest value that f can take; −inf where there is none."""
+
+    def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
+        """f of every row of the left with every row of the right."""
+        raise NotImplementedError
+
+    def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
+        """f of vectors that stand opposite each other; leading dimensions broadcast."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def top_k(
+        self, left: Vectors, right: Vectors, k: int, excluded: Pairs | None = None, *, tile: int = 8192
+    ) -> tuple[Float[Tensor, "m k"], Int[Tensor, "m k"]]:
+        """The k best rows of the right for each row of the left, best first, without an m × n matrix.
+
+        Excluded pairs never appear: where fewer than k are left the value is −inf and the index −1. A k
+        greater than the right side gives all of it.
+        """
+        n = right.embedding.shape[0]
+        k = min(k, n)
+        values = left.embedding.new_full((left.embedding.shape[0], k), -math.inf)
+        indices = torch.full(values.shape, -1, dtype=torch.int64, device=values.device)
+        if excluded is not None:
+            order = excluded[1].argsort()
+            excluded = (excluded[0][order], excluded[1][order])
+        for start in range(0, n, tile):
+            scores = self.all_pairs(left, right.rows(slice(start, start + tile)))
+            if excluded is not None:
+                bounds = torch.tensor([start, start + tile], device=values.device)
+                low, high = torch.searchsorted(excluded[1].contiguous(), bounds).tolist()
+                scores[excluded[0][low:high], excluded[1][low:high] - start] = -math.inf
+            best, where = scores.topk(min(k, scores.shape[1]))
+            values, chosen = torch.cat([values, best], 1).topk(k)
+            indices = torch.cat([indices, where + start], 1).gather(1, chosen)
+        return values, indices.masked_fill(values.isneginf(), -1)
+
+
+class Dot(Similarity):
+    """p·q. Unbounded."""
+
+    def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
+        return left.embedding @ right.embedding.T
+
+    def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
+        return (left.embedding * right.embedding).sum(-1)
+
+
+class Cosine(Similarity):
+    """p·q / (‖p‖·‖q‖), within [−1, 1]."""
+
+    lowest = -1.0
+
+    def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
+        return unit(left.embedding) @ unit(right.embedding).T
+
+    def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
+        return (unit(left.embedding) * unit(right.embedding)).sum(-1)
+
+
+class Euclidean(Similarity):
+    """1 − ‖p − q‖ of vectors held within the unit ball, as in collaborative metric learning: within [−1, 1].
+
+    The square of the distance of unit vectors would only be the cosine at half the temperature.
+    """
+
+    lowest = -1.0
+
+    def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
+        p, q = within_ball(left.embedding), within_ball(right.embedding)
+        # Not by matrix product: its cancellation turns a distance of 0 into one of 1e-3 in float32.
+        distances: Tensor = torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist")
+        return 1 - distances
+
+    def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
+        difference = within_ball(left.embedding) - within_ball(right.embedding)
+        distances: Tensor = torch.linalg.vector_norm(difference, dim=-1)
+        return 1 - distances
+
+
+class Modulated(Similarity):
+    """(m ⊙ p)·(m ⊙ q), m = σ(g(e_right ‖ e_left ‖ e_right ⊙ e_left))  (7, 8).
+
+    Without hidden sizes g is linear, otherwise a perceptron with rectified hidden layers. The weight of its
+    first layer is kept as the three blocks that see the right, the left and their product, as the first two
+    cost M + N and only the last M·N. With `normalise` p and q have unit length, and |f| ≤ 1 as m lies
+    within (0, 1).
+
+    g starts as a constant near m = 1, where the similarity is close to the unmodulated one.
+    """
+
+    START = 3.0
+    """g's first value: σ(3) = 0.953, near 1 and yet with a slope to learn from."""
+
+    SPREAD = 0.1
+    """Standard deviation of the last layer's first weights, times the root of its number of inputs."""
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: Sequence[int] = (),
+        normalise: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.lowest = -1.0 if normalise else -math.inf
+        sizes = [*hidden, dim]
+        first_gain = math.sqrt(2 / 3) if hidden else self.SPREAD
+
+        def draw(outputs: int, inputs: int, gain: float) -> nn.Parameter:
+            return nn.Parameter(
+                torch.randn(outputs, inputs, generator=generator) * (gain / math.sqrt(inputs))
+            )
+
+        self.right_weight = draw(sizes[0], dim, first_gain)
+        self.left_weight = draw(sizes[0], dim, first_gain)
+        self.product_weight = draw(sizes[0], dim, first_gain)
+        last = len(sizes) - 1
+        self.weights = nn.ParameterList(
+            draw(sizes[layer], sizes[layer - 1], self.SPREAD if layer == last else math.sqrt(2))
+            for layer in range(1, len(sizes))
+        )
+        self.biases = nn.ParameterList(
+            torch.full((size,), self.START if layer == last else 0.0) for layer, size in enumerate(sizes)
+        )
+
+    def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
+        p, q = self._scaled(left), self._scaled(right)
+        left_part, right_part = self._parts(left, right)
+        if not len(self.weights):
+            return modulated_scores(
+                p, q, left_part, right_part, left.factors, right.factors, self.product_weight
+            )
+        # A tile at a time, computed again in the backward pass.
+        height, width = tile_shape(q.shape[0], sum(bias.shape[0] for bias in self.biases))
+        of_rows = [torch.split(x.unsqueeze(1), height) for x in (p, left_part, left.factors)]
+        of_columns = [torch.split(x, width) for x in (q, right_part, right.factors)]
+        return torch.cat(
+            [
+                torch.cat([self._tile(*row, *column) for column in zip(*of_columns, strict=True)], dim=1)
+                for row in zip(*of_rows, strict=True)
+            ]
+        )
+
+    def _tile(self, *sides: Tensor) -> Tensor:
+        p, left_part, left_factors, q, right_part, right_factors = sides
+        rest = (left_part, right_part, left_factors, right_factors)
+        scores: Tensor = checkpoint(self._score, p, q, *rest, use_reentrant=False, preserve_rng_state=False)
+        return scores
+
+    def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
+        parts = self._parts(left, right)
+        return self._score(self._scaled(left), self._scaled(right), *parts, left.factors, right.factors)
+
+    def modulation(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n d"]:
+        """m itself, of vectors that stand opposite each other."""
+        return self._modulation(*self._parts(left, right), left.factors, right.factors)
+
+    def _scaled(self, side: Vectors) -> Tensor:
+        return unit(side.embedding) if self.normalise else side.embedding
+
+    def _parts(self, left: Vectors, right: Vectors) -> tuple[Tensor, Tensor]:
+        """The first layer's terms that depend on one side alone."""
+        left_part = functional.linear(left.factors, self.left_weight, self.biases[0])
+        return left_part, functional.linear(right.factors, self.right_weight)
+
+    def _modulation(
+        self, left_part: Tensor, right_part: Tensor, left_factors: Tensor, right_factors: Tensor
+    ) -> Tensor:
+        product = functional.linear(left_factors * right_factors, self.product_weight)
+        z = product + left_part + right_part
+        for weight, bias in zip(self.weights, list(self.biases)[1:], strict=True):
+            z = functional.linear(z.relu(), weight, bias)
+        return z.sigmoid()
+
+    def _score(self, p: Tensor, q: Tensor, *rest: Tensor) -> Tensor:
+        return (self._modulation(*rest).square() * (p * q)).sum(-1)
+
+
+def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+    """Scaled to length one; a zero vector stays zero."""
+    return functional.normalize(x, dim=-1)
+
+
+def within_ball(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+    """Scaled down to length one where longer."""
+    lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / lengths.clamp_min(1.0)
+
+
+SIMILARITIES: dict[str, type[Similarity]] = {
+    "dot": Dot,
+    "cosine": Cosine,
+    "euclidean": Euclidean,
+    "modulated": Modulated,
+}
