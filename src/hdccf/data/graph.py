@@ -1,0 +1,149 @@
+"""Training pairs as tensors: neighbours in both directions, drawn from, masked with, never densified."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from hdccf.data.interactions import Adjacency, Interactions
+from hdccf.errors import DataError
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """One direction of the graph: the neighbours of node k are `flat[starts[k]:starts[k + 1]]`."""
+
+    starts: Int64[Tensor, " nodes_plus_one"]
+    flat: Int64[Tensor, " pairs"]
+    n_columns: int
+
+    @classmethod
+    def of(cls, adjacency: Adjacency, n_columns: int) -> "Neighbours":
+        return cls(
+            torch.from_numpy(adjacency.starts.astype("int64")),
+            torch.from_numpy(adjacency.neighbours.astype("int64")),
+            n_columns,
+        )
+
+    @cached_property
+    def degrees(self) -> Int64[Tensor, " nodes"]:
+        return self.starts.diff()
+
+    def draw(
+        self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
+    ) -> Int64[Tensor, "b size"]:
+        """`size` neighbours of each node, uniformly with replacement; every node must have one."""
+        degrees = self.degrees[nodes]
+        return self.flat[self.starts[nodes, None] + _below(degrees, size, generator)]
+
+    def draw_others(
+        self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
+    ) -> Int64[Tensor, "b size"]:
+        """`size` columns that are *not* neighbours of each node, uniformly with replacement, without rejection.
+
+        The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour is r
+        plus the number of neighbours with at most r non-neighbours below them: one binary search.
+        """
+        free = self.n_columns - self.degrees[nodes]
+        if bool((free == 0).any()):
+            full = int(nodes[free == 0][0])
+            raise DataError(
+                f"node {full} is paired with all {self.n_columns} columns, so nothing is left to be its negative; "
+                "leave it out, or use in-batch negatives"
+            )
+        ranks = _below(free, size, generator)
+        keys = nodes[:, None] * (self.n_columns + 1) + ranks
+        below = torch.searchsorted(self._gap_keys, keys, right=True) - self.starts[nodes, None]
+        return ranks + below
+
+    def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        """Whether each (node, column) is a pair."""
+        if len(self.flat) == 0:
+            return torch.zeros(len(nodes), dtype=torch.bool)
+        keys = nodes * self.n_columns + columns
+        position = torch.searchsorted(self._pair_keys, keys).clamp_(max=len(self.flat) - 1)
+        return self._pair_keys[position] == keys
+
+    def within(
+        self, nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"] | None
+    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+        """The pairs between a list of nodes and a list of distinct columns (all of them where None).
+
+        Gives the position in `nodes`, the position in `columns`, and the position in `flat` of each.
+        """
+        rows, entries = expand(self.starts[nodes], self.degrees[nodes])
+        found = self.flat[entries]
+        if columns is None:
+            return rows, found, entries
+        slots = torch.full((self.n_columns,), -1, dtype=torch.int64)
+        slots[columns] = torch.arange(len(columns))
+        place = slots[found]
+        hit = place >= 0
+        return rows[hit], place[hit], entries[hit]
+
+    @cached_property
+    def _pair_keys(self) -> Int64[Tensor, " pairs"]:
+        nodes = torch.repeat_interleave(self.degrees)
+        return (nodes * self.n_columns + self.flat).sort().values
+
+    @cached_property
+    def _gap_keys(self) -> Int64[Tensor, " pairs"]:
+        nodes = torch.repeat_interleave(self.degrees)
+        ascending = self._pair_keys - nodes * self.n_columns
+        place = torch.arange(len(nodes)) - self.starts[nodes]
+        return nodes * (self.n_columns + 1) + ascending - place
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Both directions of the training pairs. Only these mask negatives: a validation or test pair must be able
+    to appear as a negative, for excluding it would leak."""
+
+    items_of: Neighbours
+    """Each user's items, in order of time."""
+    users_of: Neighbours
+    """Each item's users."""
+
+    @classmethod
+    def of(cls, train: Interactions) -> "Graph":
+        if len(train) == 0:
+            raise DataError("there are no training pairs; give interactions, or a split that leaves some for training")
+        return cls(
+            Neighbours.of(train.by_user, train.n_items),
+            Neighbours.of(train.by_item, train.n_users),
+        )
+
+    @property
+    def n_users(self) -> int:
+        return self.users_of.n_columns
+
+    @property
+    def n_items(self) -> int:
+        return self.items_of.n_columns
+
+    @property
+    def n_pairs(self) -> int:
+        return len(self.items_of.flat)
+
+    @cached_property
+    def pair_users(self) -> Int64[Tensor, " pairs"]:
+        """The user of each pair, in the order of `items_of.flat`."""
+        return torch.repeat_interleave(self.items_of.degrees)
+
+
+def expand(
+    starts: Int64[Tensor, " b"], lengths: Int64[Tensor, " b"]
+) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+    """Concatenates the ranges starts[k] … starts[k] + lengths[k] − 1; gives k and the element for each place."""
+    rows = torch.repeat_interleave(lengths)
+    ends = lengths.cumsum(0)
+    return rows, torch.arange(len(rows)) - (ends - lengths)[rows] + starts[rows]
+
+
+def _below(limits: Int64[Tensor, " b"], size: int, generator: torch.Generator) -> Int64[Tensor, "b size"]:
+    """Uniform whole numbers from 0 to limits − 1, `size` a row."""
+    uniform = torch.rand((len(limits), size), generator=generator, dtype=torch.float64)
+    # Rounding could reach the limit itself for limits beyond 2^52; the clamp costs nothing.
+    return (uniform * limits[:, None]).long().clamp_(max=(limits - 1)[:, None])

@@ -1,0 +1,286 @@
+"""Batches: which pairs are positive in a step and what stands against them.
+
+A sampler is built once from the training graph; `epoch(generator)` gives the batches of one pass over it, drawn
+from nothing but that generator. No batch holds anything that grows with users × items.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from hdccf.data.graph import Graph, Neighbours, expand
+from hdccf.errors import ConfigError
+
+
+class Negatives(NamedTuple):
+    """In-batch negatives of one side (Eq. 9): distinct columns, scored once and weighted by their count."""
+
+    columns: Int64[Tensor, " c"]
+    """The distinct items (or users) among all neighbours of the batch."""
+    counts: Int64[Tensor, " c"]
+    """How often each stands in the multi-set of all neighbours."""
+    own: Int64[Tensor, "b p"]
+    """Where each instance's own P neighbours are among the columns: they are not its negatives."""
+    observed_rows: Int64[Tensor, " n"]
+    """With `observed_columns`, the (instance, column) that are training pairs: false negatives, to be masked."""
+    observed_columns: Int64[Tensor, " n"]
+
+
+class InBatch(NamedTuple):
+    """M pairs with P neighbours a side; every other instance's neighbours are the negatives."""
+
+    users: Int64[Tensor, " b"]
+    items: Int64[Tensor, " b"]
+    weights: Float[Tensor, " b"]
+    against_items: Negatives
+    against_users: Negatives
+
+
+class Drawn(NamedTuple):
+    """M pairs with S negatives a side of their own (Eq. 1), and P neighbours a side."""
+
+    users: Int64[Tensor, " b"]
+    items: Int64[Tensor, " b"]
+    weights: Float[Tensor, " b"]
+    negative_items: Int64[Tensor, "b s"]
+    negative_users: Int64[Tensor, "b s"]
+    neighbour_items: Int64[Tensor, "b p"]
+    neighbour_users: Int64[Tensor, "b p"]
+
+
+class History(NamedTuple):
+    """What each row's user vector is made of: the item, its row and its weight, rows ascending."""
+
+    rows: Int64[Tensor, " h"]
+    items: Int64[Tensor, " h"]
+    weights: Float[Tensor, " h"]
+
+
+class Block(NamedTuple):
+    """Users × items scored once. Every positive shares its row's and its column's negatives."""
+
+    users: Int64[Tensor, " r"]
+    columns: Int64[Tensor, " c"] | None
+    """The items; None is the whole catalogue."""
+    inclusion: Float[Tensor, " c"] | None
+    """Columns stand for this many items each, so that sums over them are unbiased; None is one each."""
+    observed_rows: Int64[Tensor, " n"]
+    """With `observed_columns`, every training pair inside the block: never a negative."""
+    observed_columns: Int64[Tensor, " n"]
+    rows: Int64[Tensor, " b"]
+    """With `positive_columns` and `weights`, the positives."""
+    positive_columns: Int64[Tensor, " b"]
+    weights: Float[Tensor, " b"]
+    history: History | None
+
+
+@dataclass(frozen=True)
+class InBatchSampler:
+    """`in-batch` (Eq. 9), the paper's: negatives taken for free from the batch."""
+
+    graph: Graph
+    weights: Float[Tensor, " pairs"]
+    batch_size: int
+    neighbours: int
+
+    def __len__(self) -> int:
+        return len(_batch_sizes(self.graph.n_pairs, self.batch_size))
+
+    def epoch(self, generator: torch.Generator) -> Iterator[InBatch]:
+        if self.graph.n_pairs < 2:
+            raise ConfigError("in-batch negatives need at least two training pairs; this data has one")
+        for chosen in _shuffled(self.graph.n_pairs, self.batch_size, generator):
+            users, items = self.graph.pair_users[chosen], self.graph.items_of.flat[chosen]
+            yield InBatch(
+                users,
+                items,
+                self.weights[chosen],
+                self._side(users, self.graph.items_of, generator),
+                self._side(items, self.graph.users_of, generator),
+            )
+
+    def _side(self, nodes: Int64[Tensor, " b"], neighbours: Neighbours, generator: torch.Generator) -> Negatives:
+        drawn = neighbours.draw(nodes, self.neighbours, generator)
+        columns, own, counts = torch.unique(drawn, return_inverse=True, return_counts=True)
+        rows, places, _ = neighbours.within(nodes, columns)
+        return Negatives(columns, counts, own, rows, places)
+
+
+@dataclass(frozen=True)
+class UniformSampler:
+    """`uniform` (Eq. 1): S negatives a side, uniformly, never an observed training pair."""
+
+    graph: Graph
+    weights: Float[Tensor, " pairs"]
+    batch_size: int
+    negatives: int
+    neighbours: int
+
+    def __len__(self) -> int:
+        return len(_batch_sizes(self.graph.n_pairs, self.batch_size, least=1))
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Drawn]:
+        items_of, users_of = self.graph.items_of, self.graph.users_of
+        for chosen in _shuffled(self.graph.n_pairs, self.batch_size, generator, least=1):
+            users, items = self.graph.pair_users[chosen], items_of.flat[chosen]
+            yield Drawn(
+                users,
+                items,
+                self.weights[chosen],
+                items_of.draw_others(users, self.negatives, generator),
+                users_of.draw_others(items, self.negatives, generator),
+                items_of.draw(users, self.neighbours, generator),
+                users_of.draw(items, self.neighbours, generator),
+            )
+
+
+@dataclass(frozen=True)
+class BlockSampler:
+    """`block` (ours): every observed pair of a block of users is a positive.
+
+    Up to `block_items` items the whole catalogue is the columns, and sums over a row are exact. A larger
+    catalogue gives the block's own positives and as many drawn items as fill `block_items` up.
+    """
+
+    graph: Graph
+    weights: Float[Tensor, " pairs"]
+    block_users: int
+    block_items: int
+
+    def __len__(self) -> int:
+        return len(_batch_sizes(self.graph.n_users, self.block_users, least=1))
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Block]:
+        active = self.graph.items_of.degrees.nonzero().squeeze(1)
+        for chosen in _shuffled(len(active), self.block_users, generator, least=1):
+            users = active[chosen]
+            columns, inclusion = self._columns(users, generator)
+            rows, places, entries = self.graph.items_of.within(users, columns)
+            yield Block(users, columns, inclusion, rows, places, rows, places, self.weights[entries], None)
+
+    def _columns(
+        self, users: Int64[Tensor, " r"], generator: torch.Generator
+    ) -> tuple[Int64[Tensor, " c"] | None, Float[Tensor, " c"] | None]:
+        items_of = self.graph.items_of
+        if self.graph.n_items <= self.block_items:
+            return None, None
+        _, entries = expand(items_of.starts[users], items_of.degrees[users])
+        return draw_columns(items_of.flat[entries], self.graph.n_items, self.block_items, generator)
+
+
+@dataclass(frozen=True)
+class HistoryBlockSampler:
+    """Blocks for a user vector made of the user's past: a random moment in each history cuts it.
+
+    What came before the cut is the input, weighted ½^(age / half_life), at most `length` items of it; the `ahead`
+    items after it are the positives, weighted ½^(place / ahead_half_life) and by their own weight; the items that
+    the user never touched are the negatives.
+    """
+
+    graph: Graph
+    weights: Float[Tensor, " pairs"]
+    block_users: int
+    block_items: int
+    half_life: float
+    length: int
+    ahead: int
+    ahead_half_life: float
+
+    def __len__(self) -> int:
+        return len(_batch_sizes(self.graph.n_users, self.block_users, least=1))
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Block]:
+        items_of = self.graph.items_of
+        # A history of one has no past to learn its future from.
+        able = (items_of.degrees >= 2).nonzero().squeeze(1)
+        if len(able) == 0:
+            raise ConfigError("user_vector='history' needs a user with two training items or more; take 'free'")
+        for chosen in _shuffled(len(able), self.block_users, generator, least=1):
+            users = able[chosen]
+            degrees, starts = items_of.degrees[users], items_of.starts[users]
+            uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
+            cuts = 1 + (uniform * (degrees - 1)).long().clamp_(max=degrees - 2)
+            rows, entries = expand(starts + cuts, torch.minimum(degrees - cuts, torch.tensor(self.ahead)))
+            place = entries - (starts + cuts)[rows]
+            soon = torch.exp2(-place.to(self.weights.dtype) / self.ahead_half_life)
+            columns, inclusion = self._columns(items_of.flat[entries], generator)
+            observed_rows, observed_columns, _ = items_of.within(users, columns)
+            yield Block(
+                users,
+                columns,
+                inclusion,
+                observed_rows,
+                observed_columns,
+                rows,
+                _places(items_of.flat[entries], columns, self.graph.n_items),
+                soon * self.weights[entries],
+                cut_histories(items_of, users, cuts, self.half_life, self.length),
+            )
+
+    def _columns(
+        self, positives: Int64[Tensor, " n"], generator: torch.Generator
+    ) -> tuple[Int64[Tensor, " c"] | None, Float[Tensor, " c"] | None]:
+        if self.graph.n_items <= self.block_items:
+            return None, None
+        return draw_columns(positives, self.graph.n_items, self.block_items, generator)
+
+
+def cut_histories(
+    items_of: Neighbours, users: Int64[Tensor, " r"], cuts: Int64[Tensor, " r"], half_life: float, length: int
+) -> History:
+    """The last `length` of each user's first `cuts` items, the latest weighted 1 and each one before it less."""
+    lengths = cuts.clamp(max=length)
+    ends = items_of.starts[users] + cuts
+    rows, entries = expand(ends - lengths, lengths)
+    age = (ends[rows] - 1 - entries).to(torch.get_default_dtype())
+    return History(rows, items_of.flat[entries], torch.exp2(-age / half_life))
+
+
+def draw_columns(
+    positives: Int64[Tensor, " n"], n_items: int, size: int, generator: torch.Generator
+) -> tuple[Int64[Tensor, " c"], Float[Tensor, " c"]]:
+    """The positives' items and others drawn without replacement until there are `size`, at least as many drawn as given.
+
+    A positive's item is there for certain and stands for itself; a drawn one stands for its share of the rest. So
+    a weighted sum over the columns has the sum over the catalogue as its expectation.
+    """
+    certain = torch.unique(positives)
+    rest = n_items - len(certain)
+    drawn_size = min(rest, max(size - len(certain), len(certain)))
+    outside = torch.ones(n_items, dtype=torch.bool)
+    outside[certain] = False
+    candidates = outside.nonzero().squeeze(1)
+    drawn = candidates[torch.randperm(rest, generator=generator)[:drawn_size]]
+    inclusion = torch.ones(len(certain) + drawn_size)
+    if drawn_size:
+        inclusion[len(certain) :] = rest / drawn_size
+    return torch.cat([certain, drawn]), inclusion
+
+
+def _places(items: Int64[Tensor, " n"], columns: Int64[Tensor, " c"] | None, n_items: int) -> Int64[Tensor, " n"]:
+    if columns is None:
+        return items
+    slots = torch.full((n_items,), -1, dtype=torch.int64)
+    slots[columns] = torch.arange(len(columns))
+    return slots[items]
+
+
+def _batch_sizes(total: int, size: int, least: int = 2) -> list[int]:
+    """Full batches and the rest; a rest below `least` joins the batch before it."""
+    full, rest = divmod(total, size)
+    sizes = [size] * full
+    if rest >= least or not sizes:
+        return [*sizes, rest] if rest else sizes
+    sizes[-1] += rest
+    return sizes
+
+
+def _shuffled(
+    total: int, size: int, generator: torch.Generator, least: int = 2
+) -> Iterator[Int64[Tensor, " b"]]:
+    """A random permutation of 0 … total − 1 in batches."""
+    yield from torch.randperm(total, generator=generator).split(_batch_sizes(total, size, least))

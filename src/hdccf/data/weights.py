@@ -1,0 +1,44 @@
+"""How much each positive pair counts: a property of the data, open to every model."""
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from hdccf.data.interactions import Interactions
+from hdccf.errors import ConfigError
+
+_DAY_IN_MICROSECONDS = 86_400_000_000
+
+
+def positive_weights(
+    train: Interactions,
+    *,
+    half_life: float | None = None,
+    floor: float = 0.0,
+    unit: str = "interactions",
+    count_power: float = 0.0,
+) -> Float32[Tensor, " pairs"]:
+    """Recency times repetition, for each pair in the order of the rows.
+
+    floor + (1 − floor)·½^(age / half_life), the age of a pair being how many interactions the user has had since
+    (`unit="interactions"`) or how many days before their last one it was (`"days"`); times count^count_power.
+    """
+    weights = np.ones(len(train))
+    if half_life is not None:
+        age = ages(train, unit)
+        weights = floor + (1 - floor) * np.exp2(-age / half_life)
+    if count_power:
+        weights *= train.counts.astype(np.float64) ** count_power
+    return torch.from_numpy(weights.astype(np.float32))
+
+
+def ages(train: Interactions, unit: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """How long before the user's last interaction each pair was: 0 for the last one."""
+    ends = train.by_user.starts[1:]
+    last = ends[train.users] - 1
+    if train.times is None:
+        raise ConfigError("recency was asked for, but the interactions have no times; give a time column, or turn it off")
+    if unit == "interactions":
+        return (last - np.arange(len(train))).astype(np.float64)
+    return (train.times[last] - train.times) / _DAY_IN_MICROSECONDS
