@@ -17,13 +17,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Weights = Float[Tensor, "r c"] | Float[Tensor, " c"] | Float[Tensor, "r 1"]
-"""Logarithms of the negatives' weights: counts in a multi-set, frequency corrections, and −inf for a masked
-one."""
+Weights = Float[Tensor, "r c"] | Float[Tensor, " c"]
+"""Logarithms of weights: a negative's count in the multi-set, its frequency correction, −inf to mask it."""
 
 SMALL_SHARE = 1e-6
-"""Where a similarity has no lower bound, a debiased negative score is at least this share of the biased
-one."""
+"""Where a similarity has no lower bound, a debiased negative score is at least this share of the biased."""
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -63,8 +61,7 @@ def log_negative_score(
     temperature: float,
     size: Float[Tensor, " r"] | float | None = None,
 ) -> Float[Tensor, " r"]:
-    """log( Q · Σ_c w_c e^{s_c/τ} / Σ_c w_c ) for each row; without a size Q, log Σ_c w_c e^{s_c/τ}  (2, 15,
-    17).
+    """log( Q·Σ_c w_c e^{s_c/τ} / Σ_c w_c ) of each row; without a size Q, log Σ_c w_c e^{s_c/τ} (2, 15, 17).
 
     With w the multiplicities of unobserved negatives, zero for observed ones, and Q = |N⁻| before masking
     this is the first sum of Eq. 15 but for 1/ω⁻ (π₀ of Eq. 25), and that of Eq. 17 (π^{u-u} of Eq. 27).
@@ -76,14 +73,13 @@ def log_negative_score(
         return total
     if log_weights is None:
         return total + (_log(size) - math.log(scores.shape[1]))
-    normaliser = torch.logsumexp(log_weights.detach().expand(scores.shape), dim=1)
+    normaliser = torch.logsumexp(log_weights.detach(), dim=-1)
     # −inf − (−inf) is not a number: an empty row stays an empty sum.
     return total + _log(size) - normaliser.masked_fill(normaliser.isinf(), 0.0)
 
 
 class _BlockSums(torch.autograd.Function):
-    """Row and column sums of one masked matrix of e^{s/τ}, which is exponentiated once and kept for the
-    backward."""
+    """Row and column sums of a masked matrix of e^{s/τ}, which is computed once for both and both passes."""
 
     @staticmethod
     def forward(
@@ -100,17 +96,23 @@ class _BlockSums(torch.autograd.Function):
         over_columns, over_rows = terms @ column_weights, row_weights @ terms
         ctx.save_for_backward(terms, over_columns, over_rows, column_weights, row_weights)
         ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
         return over_columns.log() + shift, over_rows.log() + shift
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_columns: Tensor, grad_rows: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(
+        ctx: Any, grad_columns: Tensor | None, grad_rows: Tensor | None
+    ) -> tuple[Tensor | None, None, None, None, None]:
         terms, over_columns, over_rows, column_weights, row_weights = ctx.saved_tensors
-        of_row = torch.where(over_columns > 0, grad_columns / (over_columns * ctx.temperature), 0.0)
-        of_column = torch.where(over_rows > 0, grad_rows / (over_rows * ctx.temperature), 0.0)
-        grad = torch.outer(of_row, column_weights)
-        grad.addr_(row_weights, of_column)
-        return grad.mul_(terms), None, None, None, None
+        grad = None
+        if grad_columns is not None:
+            of_row = torch.where(over_columns > 0, grad_columns / (over_columns * ctx.temperature), 0.0)
+            grad = torch.outer(of_row, column_weights)
+        if grad_rows is not None:
+            of_column = torch.where(over_rows > 0, grad_rows / (over_rows * ctx.temperature), 0.0)
+            grad = torch.outer(row_weights, of_column) if grad is None else grad.addr_(row_weights, of_column)
+        return grad if grad is None else grad.mul_(terms), None, None, None, None
 
 
 def log_block_scores(
@@ -155,14 +157,12 @@ def _weights(log_weights: Tensor | None, n: int, like: Tensor) -> Tensor:
 
 
 def _widest_exponent(dtype: torch.dtype) -> float:
-    """How far below the largest exponent the smallest may lie and still be a normal number, with room to
-    spare."""
-    return -math.log(torch.finfo(dtype).tiny) - 10.0
+    """How far apart two exponents may lie and both be normal numbers, with room for weights of 1e-11."""
+    return -math.log(torch.finfo(dtype).tiny) - 26.0
 
 
 def _log_weight_left(weights: Tensor, rows: Tensor, columns: Tensor, n_rows: int) -> Tensor:
-    """log Σ_c w_c over each row's unmasked columns; 0 where none is left, as that row's sum is −inf
-    anyhow."""
+    """log Σ_c w_c over each row's unmasked columns; 0 where none is left: that row's sum is −inf anyhow."""
     # In float64, as it is a difference; whether anything is left at all is decided by counting.
     exact, present = weights.double(), (weights > 0).long()
     masked = exact.new_zeros(n_rows).index_add_(0, rows, exact[columns])
@@ -177,8 +177,7 @@ def log_mean_exp(
     *,
     temperature: float,
 ) -> Float[Tensor, " r"]:
-    """log of the (weighted) mean of e^{s/τ} of each row: the positives' side of Eq. 15, over N⁺ ∪
-    {target}."""
+    """log of the (weighted) mean of e^{s/τ} of each row: the second sum of Eq. 15, over N⁺ ∪ {target}."""
     return log_negative_score(scores, log_weights, temperature=temperature, size=1.0)
 
 
@@ -210,30 +209,33 @@ def debias(
     lowest: float,
     temperature: float,
 ) -> tuple[Float[Tensor, " r"], Bool[Tensor, " r"]]:
-    """log F̃ and which rows were clipped, F̃ = max( (F − Q·ω⁺·mean⁺) / (1 − ω⁺), Q·e^{f_min/τ} )  (15, 16,
-    25).
+    """log F̃ and which rows were clipped, F̃ = max{ (F − Q·ω⁺·mean⁺)/(1 − ω⁺), Q·e^{f_min/τ} }  (15, 16, 25).
 
     `log_negatives` is log F (`log_negative_score` with the same size Q), `log_positives` the logarithm of
     the mean of e^{f/τ} over N⁺ ∪ {target}, `omega` the probability ω⁺ that an unobserved pair is a false
-    negative, and `lowest` the smallest value f_min of the similarity. Eq. 16 prints e^{+1/τ}, which no
-    score can fall below; with f_min = −1 the bound is e^{−1/τ}. A similarity without a bound (f_min = −inf)
-    is held at SMALL_SHARE · F.
+    negative, and `lowest` the smallest value f_min of the similarity. (Eq. 16 prints e^{+1/τ}, the largest
+    value, at which every row would be clipped.) A similarity without a bound is held at SMALL_SHARE · F.
 
-    A clipped row passes no gradient. An empty row stays empty (−inf) and is not clipped. ω⁺ = 0 gives F
-    itself.
+    A clipped row passes no gradient. An empty row stays empty (−inf) and is not clipped. ω⁺ = 0 gives F.
     """
     omega = torch.as_tensor(omega, dtype=log_negatives.dtype, device=log_negatives.device)
     present = ~log_negatives.isinf()
     log_biased = torch.where(present, log_negatives, 0.0)
-    floor = _log(size) + lowest / temperature if math.isfinite(lowest) else math.log(SMALL_SHARE) + log_biased
-    floor = torch.as_tensor(floor, dtype=log_biased.dtype, device=log_biased.device).detach()
-    log_share = torch.where(present, log_positives + (_log(size) + omega.log()), -math.inf) - log_biased
-    # What is subtracted, as a share of F: from 1 on nothing is left, and the logarithm must not see it.
-    left = log_share < 0
-    debiased = log_biased + torch.log1p(-torch.where(left, log_share, -math.inf).exp()) - torch.log1p(-omega)
-    clipped = present & (omega > 0) & ~(left & (debiased > floor))
-    held = torch.where(clipped, floor, debiased)
-    return torch.where(present, held, -math.inf), clipped
+    log_share = log_positives + (_log(size) + omega.log()) - log_biased  # of F, what is to be taken away
+    with torch.no_grad():
+        floor = _log(size) + lowest / temperature
+        if math.isinf(lowest):
+            floor = log_biased + math.log(SMALL_SHARE)
+        clipped = present & (omega > 0) & ~(_log_left(log_share, omega) + log_biased > floor)
+    # What is clipped must not reach the logarithm at all: its slope is infinite where nothing is left.
+    log_share = torch.where(present & ~clipped, log_share, -math.inf)
+    debiased = torch.where(clipped, floor, _log_left(log_share, omega) + log_biased)
+    return torch.where(present, debiased, -math.inf), clipped
+
+
+def _log_left(log_share: Tensor, omega: Tensor) -> Tensor:
+    """log( (1 − share)/(1 − ω) ), not a number for a share above 1."""
+    return (-torch.expm1(log_share)).log() - torch.log1p(-omega)
 
 
 def contrastive(
@@ -247,8 +249,7 @@ def contrastive(
 ) -> Float[Tensor, " b"]:
     """−log e^{s/τ} / ( e^{s/τ} + w_i·F_items + w_u·F_users )  (1, 14).
 
-    With debiased negative scores it is Eq. 14, with plain ones Eq. 1. A side that is None or −inf is left
-    out.
+    With debiased negative scores it is Eq. 14, with plain ones Eq. 1. None and −inf add nothing.
     """
     # Relative to the positive: its gradient is then a sum over negatives, without the cancellation of 1 − P.
     logits = positive / temperature
@@ -274,8 +275,7 @@ def neighbour_contrastive(
 def log_frequency_weights(
     frequencies: Int[Tensor, " c"] | Float[Tensor, " c"], beta: float
 ) -> Float[Tensor, " c"]:
-    """−β·log frequency: 0 is the paper, 1 undoes the frequency with which in-batch negatives are drawn (10,
-    11).
+    """−β·log frequency: 0 is the paper, 1 undoes the frequency with which in-batch negatives come (10, 11).
 
     What never occurs counts as having occurred once, as frequency 0 would have no finite weight.
     """
@@ -286,8 +286,7 @@ def log_frequency_weights(
 def effective_sample_size(
     scores: Float[Tensor, "r c"], log_weights: Weights | None = None, *, temperature: float
 ) -> Float[Tensor, " r"]:
-    """(Σ w e^{s/τ})² / Σ (w e^{s/τ})²: how many negatives really share a row's gradient; 0 where all are
-    masked."""
+    """(Σ w e^{s/τ})² / Σ (w e^{s/τ})²: how many negatives share a row's gradient; 0 where all are masked."""
     scores = scores.detach()
     total = log_negative_score(scores, log_weights, temperature=temperature)
     twice = None if log_weights is None else 2 * log_weights
