@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdccf.data.align import align
+from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions, TimeArray
 from hdccf.data.split import PARTS, Split, without_training
 from hdccf.errors import ConfigError, DataError
@@ -24,47 +25,6 @@ __all__ = [
 Moment = str | date | datetime | np.datetime64
 
 OVERLAP = ("refuse", "drop")
-
-
-def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
-    """The largest part in which every user has at least `users` items and every item at least `items` users.
-
-    Dropping a weak user may weaken an item and the other way round, so it is repeated until nothing changes.
-    The result does not depend on the order.
-    """
-    for name, least in (("users", users), ("items", items)):
-        if least < 0:
-            raise ConfigError(f"{name}={least} is impossible in a k-core; give 0 (no limit) or more")
-    kept = _core_rows(data, users, items)
-    if not kept.any():
-        raise DataError(
-            f"nothing is left of {len(data):,} pairs in the core of {users} items a user and {items} users "
-            "an item; ask for a smaller core"
-        )
-    return data.subset(kept).compact()
-
-
-def _core_rows(data: Interactions, least_of_user: int, least_of_item: int) -> NDArray[np.bool_]:
-    """Which rows are in the core. Degrees are counted once, then only reduced by the rows that fell."""
-    alive = np.ones(len(data), np.bool_)
-    # What is still looked at. Rows move together only when many have fallen: that costs more than a look.
-    users, items, rows = data.users, data.items, np.arange(len(data), dtype=np.int32)
-    of_user = np.bincount(users, minlength=data.n_users)
-    of_item = np.bincount(items, minlength=data.n_items)
-    while True:
-        weak_users = (of_user > 0) & (of_user < least_of_user)
-        weak_items = (of_item > 0) & (of_item < least_of_item)
-        if not (weak_users.any() or weak_items.any()):
-            return alive
-        falls = weak_users[users] | weak_items[items]
-        falls &= alive[rows]
-        fallen = np.flatnonzero(falls)
-        of_user -= np.bincount(users[fallen], minlength=data.n_users)
-        of_item -= np.bincount(items[fallen], minlength=data.n_items)
-        alive[rows[fallen]] = False
-        if len(fallen) > len(rows) // 8:
-            stays = ~falls
-            users, items, rows = users[stays], items[stays], rows[stays]
 
 
 # -- splits --------------------------------------------------------------------------------------------------
