@@ -111,7 +111,7 @@ def world(seed: int, neighbours: int, beta: float = 0.0, tau: float = 0.3) -> Wo
 
 
 def block(seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scores, the mask of observed pairs, and log weights of columns and of rows; row 3, column 5 all masked."""
+    """Scores, the observed pairs as a mask, log weights of columns and rows; row 3, column 5 all masked."""
     generator = torch.Generator().manual_seed(seed)
     scores = (torch.rand(12, 17, generator=generator, dtype=dtype) * 2 - 1).requires_grad_()
     mask = torch.rand(12, 17, generator=generator) < 0.3
