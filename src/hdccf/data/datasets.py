@@ -48,7 +48,10 @@ class Dataset:
     """An entry of the catalogue."""
 
     about: str
+    terms: str
+    """What may be done with it, in a few words."""
     licence: str
+    """The notice that is printed when it is downloaded."""
     size: str
     """Roughly what is downloaded."""
     statistics: Statistics | None
@@ -61,6 +64,7 @@ class Dataset:
 DATASETS: dict[str, Dataset] = {
     "ml-100k": Dataset(
         about="movie ratings, 1997 to 1998, with titles",
+        terms="research, not to be passed on",
         licence=_GROUPLENS,
         size="5 MB",
         statistics=Statistics(943, 1_682, 100_000),
@@ -96,6 +100,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "ml-1m": Dataset(
         about="movie ratings, 2000 to 2003; titles where they come from GroupLens",
+        terms="research, not to be passed on",
         licence=_GROUPLENS,
         size="6 MB",
         statistics=Statistics(6_040, 3_706, 1_000_209),
@@ -130,6 +135,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "ml-20m": Dataset(
         about="movie ratings, 1995 to 2015, with titles",
+        terms="research, not to be passed on",
         licence=_GROUPLENS,
         size="190 MB",
         statistics=Statistics(138_493, 26_744, 20_000_263, measured=False),
@@ -147,6 +153,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "yelp-he": Dataset(
         about="reviews of businesses, the 10-core of He et al. (2016)",
+        terms="academic use",
         licence="from the Yelp Dataset Challenge: academic use, on Yelp's terms; cite He et al., SIGIR 2016",
         size="18 MB",
         statistics=Statistics(25_677, 25_815, 731_671, measured=False),
@@ -160,6 +167,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "gowalla": Dataset(
         about="check-ins at places, 2009 to 2010, with repeats",
+        terms="none given",
         licence="collected by Stanford's SNAP, no licence given; cite Cho, Myers and Leskovec, KDD 2011",
         size="100 MB",
         statistics=Statistics(107_092, 1_280_969, 6_442_890, measured=False),
@@ -177,6 +185,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "gowalla-m1": Dataset(
         about="check-ins without times, in the split of LightGCN",
+        terms="none given",
         licence="no licence given; cite He et al., SIGIR 2020, and Cho, Myers and Leskovec, KDD 2011",
         size="6 MB",
         statistics=Statistics(29_858, 40_981, 1_027_370),
@@ -195,6 +204,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "synthetic": Dataset(
         about="a world whose true preferences are known, made on this machine",
+        terms="free",
         licence="made here: no terms",
         size="none",
         statistics=None,
