@@ -1,0 +1,272 @@
+"""A world whose truth is known: who likes what, who was shown what, and so which negatives are false.
+
+A pair is observed when it is liked *and* exposed. Both are realised, not only probable, and can be asked for
+any pair again; neither is stored. `docs/synthetic.md` has the formulas and the measurements.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from hdccf.data.exposure import Exposure, draw_exposure
+from hdccf.data.history import draw_histories
+from hdccf.data.interactions import Interactions
+from hdccf.data.tastes import Codes, Floats, Tastes, draw_tastes
+from hdccf.data.titles import GENRES, film_titles
+from hdccf.errors import ConfigError, DataError
+from hdccf.progress import progress_bar
+
+_PAIRS_AT_ONCE = 1 << 18
+MOST_ITEMS = 1 << 22
+_LEAST = {"n_users": 2, "n_items": 2, "n_interactions": 1, "dimensions": 2, "seed": 0, "exposure_seed": 0}
+
+
+@dataclass(frozen=True)
+class WorldSettings:
+    """What a world is made from; equal settings give equal worlds. `synthetic_world` has the defaults."""
+
+    n_users: int
+    n_items: int
+    n_interactions: int
+    """The expected number of observed pairs; the world has it to within 1 % + 4/√n."""
+    exposure: float
+    """0: every pair is exposed with the same probability; 1: by popularity (Zipf); between: its power."""
+    drift: float
+    """How far tastes move in a user's time, in units of their strength; 0: a history's order says nothing."""
+    liked: float
+    """The share of all pairs that are liked."""
+    strength: float
+    """The standard deviation of personal taste in log-odds; 0: everyone likes the same."""
+    dimensions: int
+    """The number of latent dimensions of taste."""
+    seed: int
+    exposure_seed: int
+    """Who is shown what. Worlds that differ in this only have the same users, items and likes."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("n_users", 2),
+            ("n_items", 2),
+            ("n_interactions", 1),
+            ("dimensions", 2),
+            ("seed", 0),
+        ):
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(f"{name}={value} is too small for a synthetic world; give at least {least}")
+        if self.n_items > MOST_ITEMS:
+            raise ConfigError(
+                f"n_items={self.n_items:,} is too many for a synthetic world; at most {MOST_ITEMS:,}"
+            )
+        if not 0 <= self.exposure <= 1:
+            raise ConfigError(
+                f"exposure={self.exposure} is impossible; give 0 (constant) to 1 (by popularity)"
+            )
+        if not 0 < self.liked <= 0.5:
+            raise ConfigError(f"liked={self.liked} is impossible; give a share above 0 and up to 0.5")
+        for name in ("drift", "strength"):
+            if not 0 <= getattr(self, name) <= 10:
+                raise ConfigError(f"{name}={getattr(self, name)} is impossible; give a number from 0 to 10")
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """What was observed, and the truth behind it; users and items are by the codes of `interactions`."""
+
+    settings: WorldSettings
+    interactions: Interactions
+    """The observed pairs with times and titles; users without any keep their place."""
+    tastes: Tastes
+    shown: Exposure
+
+    @property
+    def n_users(self) -> int:
+        return self.settings.n_users
+
+    @property
+    def n_items(self) -> int:
+        return self.settings.n_items
+
+    # -- the truth about pairs -------------------------------------------------------------------------------
+
+    def preference(self, users: ArrayLike, items: ArrayLike | None = None, *, at: float = 0.0) -> Floats:
+        """users × items: the probability that the user likes the item; all items where none are given.
+
+        Likes are drawn once, with `at=0`. `at` from −1 to 1 gives the odds at that moment of the user's time,
+        by which the liked items are put in order: at 1 those of the next interaction.
+        """
+        probabilities: Floats = expit(self.tastes.logits(self._users(users), self._items(items), at))
+        return probabilities
+
+    def liked(self, users: ArrayLike, items: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """users × items: what the user likes, seen or not."""
+        return self.tastes.liked(self._users(users), self._items(items))
+
+    def liked_pairs(self, users: ArrayLike, items: ArrayLike) -> NDArray[np.bool_]:
+        """The same for pairs: does the n-th user like the n-th item?"""
+        return self.tastes.liked_pairs(self._users(users), self._items(items))
+
+    def exposure_probability(self, users: ArrayLike, items: ArrayLike | None = None) -> Floats:
+        """users × items: the probability that the item was shown to the user; it does not depend on taste."""
+        row = self.shown.probabilities[self._items(items)]
+        return np.tile(row, (len(self._users(users)), 1))
+
+    def exposed(self, users: ArrayLike, items: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """users × items: what was shown to the user, liked or not."""
+        asked = self._items(items)
+        rows = [np.isin(asked, self.shown.items_of(int(user))) for user in self._users(users)]
+        return np.array(rows, np.bool_).reshape(len(rows), len(asked))
+
+    # -- the truth about users and items ---------------------------------------------------------------------
+
+    def true_negatives(self, user: int) -> Codes:
+        """The items that `user` does not like: none of them was observed."""
+        return np.flatnonzero(~self.liked([user])[0])
+
+    def false_negatives(self, user: int) -> Codes:
+        """The items that `user` likes but that were not observed, because they were never shown."""
+        liked = self.liked([user])[0]
+        liked[self.interactions.by_user.of(user)] = False
+        return np.flatnonzero(liked)
+
+    @cached_property
+    def omega_items(self) -> Floats:
+        """ω_u for each user: the share of false negatives among the items that were not observed for u.
+
+        The realised one, by a look at all pairs: about 20 ns a pair.
+        """
+        return _share_of_false(self._liked_counts[0], self.interactions.by_user.degrees, self.n_items)
+
+    @cached_property
+    def omega_users(self) -> Floats:
+        """ω_i for each item: the share of false negatives among the users for whom i was not observed."""
+        return _share_of_false(self._liked_counts[1], self.interactions.by_item.degrees, self.n_users)
+
+    def omega_items_of(self, users: ArrayLike) -> Floats:
+        """`omega_items` of some users only, for worlds too large to look at every pair."""
+        asked = self._users(users)
+        liked = np.array([np.count_nonzero(self.liked([user])) for user in asked], np.int64)
+        return _share_of_false(liked, self.interactions.by_user.degrees[asked], self.n_items)
+
+    @cached_property
+    def _liked_counts(self) -> tuple[Codes, Codes]:
+        """How many items each user likes and how many users like each item."""
+        of_user, of_item = np.zeros(self.n_users, np.int64), np.zeros(self.n_items, np.int64)
+        at_once = max(1, _PAIRS_AT_ONCE // self.n_items)
+        for first in range(0, self.n_users, at_once):
+            users = np.arange(first, min(first + at_once, self.n_users))
+            liked = self.liked(users)
+            of_user[users] = np.count_nonzero(liked, axis=1)
+            of_item += np.count_nonzero(liked, axis=0)
+        return of_user, of_item
+
+    # -- names -----------------------------------------------------------------------------------------------
+
+    @property
+    def genres(self) -> list[str]:
+        """Each item's genre: what its title says and what its character is near to."""
+        return [GENRES[code] for code in self.tastes.genres]
+
+    def codes_of(self, data: Interactions) -> tuple[Codes, Codes]:
+        """The world's users and items behind those of `data`, which a k-core may have renumbered."""
+        found = []
+        for own, ids in (
+            (self.interactions.user_ids, data.user_ids),
+            (self.interactions.item_ids, data.item_ids),
+        ):
+            places = pl.DataFrame({"id": own, "code": np.arange(len(own))})
+            codes = pl.DataFrame({"id": ids}).join(places, on="id", how="left", maintain_order="left")["code"]
+            if codes.null_count():
+                raise DataError(
+                    f"{codes.null_count():,} ids are not of this world; give interactions made from it"
+                )
+            found.append(codes.to_numpy())
+        return found[0], found[1]
+
+    def _users(self, users: ArrayLike) -> Codes:
+        return _codes(users, self.n_users, "user")
+
+    def _items(self, items: ArrayLike | None) -> Codes:
+        return np.arange(self.n_items) if items is None else _codes(items, self.n_items, "item")
+
+
+def synthetic_world(
+    n_interactions: int = 100_000,
+    *,
+    n_users: int | None = None,
+    n_items: int | None = None,
+    exposure: float = 0.0,
+    drift: float = 0.5,
+    liked: float = 0.1,
+    strength: float = 2.0,
+    dimensions: int = 8,
+    seed: int = 0,
+    exposure_seed: int | None = None,
+    progress: bool = False,
+) -> World:
+    """Draws a world; `WorldSettings` says what each setting does.
+
+    Users and items that are not given follow from `n_interactions`: 2,000 × 1,000 for 100,000, so that half
+    of the liked pairs are observed, and 100 interactions a user in the largest worlds.
+    """
+    settings = WorldSettings(
+        n_users=n_users or max(round(2 * n_interactions**0.6), n_interactions // 100),
+        n_items=n_items or round(10 * n_interactions**0.4),
+        n_interactions=n_interactions,
+        exposure=exposure,
+        drift=drift,
+        liked=liked,
+        strength=strength,
+        dimensions=dimensions,
+        seed=seed,
+        exposure_seed=seed if exposure_seed is None else exposure_seed,
+    )
+    tastes = draw_tastes(
+        settings.n_users,
+        settings.n_items,
+        dimensions=dimensions,
+        strength=strength,
+        liked=liked,
+        drift=drift,
+        seed=seed,
+    )
+    shown = draw_exposure(
+        tastes, n_interactions, dial=exposure, seed=seed, exposure_seed=settings.exposure_seed
+    )
+    with progress_bar("drawing interactions", int(shown.starts[-1]), enabled=progress) as advance:
+        degrees, items, times = draw_histories(tastes, shown, seed, advance)
+    # `draw_histories` gives distinct pairs in order, so `from_codes` would sort tens of millions for nothing.
+    observed = Interactions(
+        users=np.repeat(np.arange(settings.n_users, dtype=np.int32), degrees),
+        items=items,
+        times=times,
+        counts=np.ones(len(items), np.int32),
+        user_ids=_names("u", settings.n_users).rename("user"),
+        item_ids=_names("f", settings.n_items).rename("item"),
+        titles=film_titles(tastes.genres, seed),
+    )
+    return World(settings, observed, tastes, shown)
+
+
+def _share_of_false(liked: Codes, observed: Codes, size: int) -> Floats:
+    """(liked − observed) / (all − observed), as every observed pair is liked; 0 where all were observed."""
+    return (liked - observed) / np.maximum(size - observed, 1)
+
+
+def _codes(given: ArrayLike, size: int, kind: str) -> Codes:
+    codes = np.atleast_1d(np.asarray(given, np.int64))
+    if len(codes) and (codes.min() < 0 or codes.max() >= size):
+        raise DataError(
+            f"{kind} codes run from {codes.min()} to {codes.max()}; this world has 0 to {size - 1}"
+        )
+    return codes
+
+
+def _names(letter: str, n: int) -> pl.Series:
+    """u0000, u0001, …: strings of one length, so that their order is that of the codes."""
+    width = len(str(n - 1))
+    return letter + pl.Series(np.arange(n)).cast(pl.String).str.zfill(width)
