@@ -2,8 +2,8 @@
 
 A user's taste moves along a line while they are around, from moment −1 to 1, and with it the odds of a like:
 by e^(moment · tilt). A liked item is met at a moment drawn in proportion to these odds, so items that the
-later taste favours come late. *Whether* a pair is liked or exposed does not depend on the moment: drift orders
-the histories and changes nothing else.
+later taste favours come late. *Whether* a pair is liked or exposed does not depend on the moment: drift
+orders the histories and changes nothing else.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from hdccf.data.hashing import Words, key_of, mix, uniforms
 from hdccf.data.interactions import IntArray, TimeArray
 from hdccf.data.tastes import Codes, Floats, Tastes
 
-_DRAWS_AT_ONCE = 1 << 18
+_DRAWS_AT_ONCE = 1 << 16
 _USERS_AT_ONCE = 1 << 18
 # What is sorted: user, moment and item in one number. The users of a chunk need 18 bits and the items 22.
 _ITEM_BITS = 22
@@ -101,6 +101,13 @@ def _moments(tilt: Floats, uniform: Floats) -> Floats:
     moments: Floats = 1.0 + np.log(uniform - (uniform - 1.0) * np.exp(-2.0 * a)) / a
     np.clip(moments, -1.0, 1.0, out=moments)
     return np.where(tilt < 0, -moments, moments)
+
+
+def density_of_moment(tilt: Floats, moment: float) -> Floats:
+    """The density of `_moments` over that of no tilt: e^(moment · a) · a / sinh(a), whose mean is 1."""
+    a: Floats = np.maximum(np.abs(tilt), 1e-9)
+    density: Floats = 2.0 * a * np.exp(np.where(tilt < 0, -moment, moment) * a - a) / -np.expm1(-2.0 * a)
+    return density
 
 
 def _shares_of_stay(gaps: Floats, degree: Codes) -> Floats:

@@ -87,22 +87,53 @@ class Interactions:
         """Sorts pairs in any order and collapses repeats: the earliest time is kept, and the counts add up."""
         users, items = users.astype(np.int32, copy=False), items.astype(np.int32, copy=False)
         _check_codes(users, len(user_ids), "user")
+        given = {"items": items, "times": times, "counts": counts}
+        for name, array in given.items():
+            if array is not None and len(array) != len(users):
+                raise DataError(
+                    f"{len(array)} {name} were given for {len(users)} users; give one for each row"
+                )
+        order = _history_order(users, times)
+        if order is not None:
+            items = items[order]
+            times = None if times is None else times[order]
+            counts = None if counts is None else counts[order]
+        starts = np.zeros(len(user_ids) + 1, np.int64)
+        np.cumsum(np.bincount(users, minlength=len(user_ids)), out=starts[1:])
+        return cls.from_histories(
+            starts, items, user_ids=user_ids, item_ids=item_ids, times=times, counts=counts, titles=titles
+        )
+
+    @classmethod
+    def from_histories(
+        cls,
+        starts: NDArray[np.int64],
+        items: NDArray[np.integer[Any]],
+        *,
+        user_ids: pl.Series,
+        item_ids: pl.Series,
+        times: TimeArray | None = None,
+        counts: NDArray[np.integer[Any]] | None = None,
+        titles: pl.Series | None = None,
+    ) -> "Interactions":
+        """Collapses repeats in rows that are sorted already: user `k` has `items[starts[k]:starts[k + 1]]`, by time."""
+        items = items.astype(np.int32, copy=False)
         _check_codes(items, len(item_ids), "item")
-        if len(users) != len(items) or (times is not None and len(times) != len(users)):
-            raise DataError(f"users, items and times must be equally long, not {len(users)}, {len(items)} and others")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
+        users = np.repeat(np.arange(len(user_ids), dtype=np.int32), np.diff(starts))
+        by_item = _by_item(starts, items, len(item_ids))
+        repeats = _repeats(by_item)
         counts = np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
-        order = _history_order(users, len(user_ids), times)
-        if order is not None:
-            users, items, counts = users[order], items[order], counts[order]
-            times = None if times is None else times[order]
-        del order
-        first, counts = _first_of_each_pair(users, items, counts, len(user_ids), len(item_ids))
-        if first is not None:
-            users, items = users[first], items[first]
-            times = None if times is None else times[first]
-        return cls(users, items, times, counts, user_ids.rename("user"), item_ids.rename("item"), titles)
+        if repeats is not None:
+            kept, counts = _add_up(by_item, repeats, counts)
+            users, items = users[kept], items[kept]
+            times = None if times is None else times[kept]
+        made = cls(users, items, times, counts, user_ids.rename("user"), item_ids.rename("item"), titles)
+        if repeats is None:
+            # The transposition that looked for repeats is the one that `by_item` would make: keep it.
+            made.__dict__.update(by_user=Adjacency(starts, items, slice(None)), by_item=by_item)
+        return made
 
     # -- what is in it ---------------------------------------------------------------------------------------
 
@@ -125,21 +156,23 @@ class Interactions:
     @cached_property
     def by_user(self) -> Adjacency:
         """Each user's items in order of time."""
-        starts = np.searchsorted(self.users, np.arange(self.n_users + 1, dtype=np.int32))
+        starts = np.zeros(self.n_users + 1, np.int64)
+        np.cumsum(np.bincount(self.users, minlength=self.n_users), out=starts[1:])
         return Adjacency(starts, self.items, slice(None))
 
     @cached_property
     def by_item(self) -> Adjacency:
         """Each item's users, ascending."""
-        order, starts = _sort_by_item(self.users, self.items, self.n_users, self.n_items)
-        return Adjacency(starts, self.users[order], order)
+        return _by_item(self.by_user.starts, self.items, self.n_items)
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
         """Users × items, ones where a pair was observed, item indices ascending within each row."""
         starts, users, _ = self.by_item
         # Turning by-item into by-user is a counting sort, and leaves each row's items ascending.
-        columns = sparse.csc_array((np.ones(len(users), np.float32), users, starts), shape=(self.n_users, self.n_items))
+        columns = sparse.csc_array(
+            (np.ones(len(users), np.float32), users, starts), shape=(self.n_users, self.n_items)
+        )
         return columns.tocsr()
 
     @cached_property
@@ -243,7 +276,12 @@ class Interactions:
             if self.titles is not None:
                 items = items.with_columns(title=self.titles)
             items.write_parquet(folder / "items.parquet")
-            meta = {"format": FORMAT, "version": FORMAT_VERSION, "fingerprint": self.fingerprint, "pairs": len(self)}
+            meta = {
+                "format": FORMAT,
+                "version": FORMAT_VERSION,
+                "fingerprint": self.fingerprint,
+                "pairs": len(self),
+            }
             write_json(folder / "meta.json", meta)
 
     @classmethod
@@ -256,7 +294,9 @@ class Interactions:
             user_ids = pl.read_parquet(folder / "users.parquet")["id"]
             items = pl.read_parquet(folder / "items.parquet")
         except (OSError, pl.exceptions.PolarsError) as cause:
-            raise DataError(f"{folder} is damaged ({_one_line(cause)}); save the interactions again") from cause
+            raise DataError(
+                f"{folder} is damaged ({_one_line(cause)}); save the interactions again"
+            ) from cause
         loaded = cls(
             users=pairs["user"].to_numpy(writable=True),
             items=pairs["item"].to_numpy(writable=True),
@@ -276,19 +316,31 @@ class Interactions:
 
 def _check_codes(codes: IntArray, size: int, kind: str) -> None:
     if len(codes) and (codes.min() < 0 or codes.max() >= size):
-        raise DataError(f"{kind} codes run from {codes.min()} to {codes.max()}; with {size} ids: 0 to {size - 1}")
+        raise DataError(
+            f"{kind} codes run from {codes.min()} to {codes.max()}; with {size} ids: 0 to {size - 1}"
+        )
 
 
-def _history_order(users: IntArray, n_users: int, times: TimeArray | None) -> NDArray[np.int64] | None:
+def _history_order(users: IntArray, times: TimeArray | None) -> NDArray[np.int64] | None:
     """The order by user, then time, then arrival; None where the rows have it already."""
     order = None
-    if times is not None and len(times) > 1 and not np.all(times[1:] >= times[:-1]):
+    if times is not None and not _ascends(times):
+        if _ascends(users) and _ascends_within(users, times):
+            return None
         order = stable_order(times)
         users = users[order]
-    if len(users) > 1 and not np.all(users[1:] >= users[:-1]):
+    if not _ascends(users):
         by_user = stable_order(users)
         order = by_user if order is None else order[by_user]
     return order
+
+
+def _ascends(values: NDArray[np.integer[Any]]) -> bool:
+    return bool(np.all(values[1:] >= values[:-1]))
+
+
+def _ascends_within(users: IntArray, times: TimeArray) -> bool:
+    return bool(np.all((times[1:] >= times[:-1]) | (users[1:] != users[:-1])))
 
 
 def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -297,12 +349,15 @@ def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     NumPy sorts plain 64-bit numbers with vector instructions but not their positions, so key and position go
     into one number. Times that are whole seconds are counted in seconds to make room.
     """
-    lowest = int(keys.min())
+    if not len(keys):
+        return np.empty(0, np.int64)
+    lowest, highest = int(keys.min()), int(keys.max())
     position_bits = max(1, (len(keys) - 1).bit_length())
     for unit in (1, 1_000_000):
-        if (int(keys.max()) - lowest) // unit >= 1 << (63 - position_bits):
+        if (highest - lowest) // unit >= 1 << (63 - position_bits):
             continue
-        shifted = keys.astype(np.int64) - lowest
+        shifted = keys.astype(np.int64)
+        shifted -= lowest
         if unit > 1:
             shifted, remainder = np.divmod(shifted, unit)
             if remainder.any():
@@ -315,39 +370,51 @@ def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return np.argsort(keys, kind="stable")
 
 
-def _sort_by_item(users: IntArray, items: IntArray, n_users: int, n_items: int) -> tuple[IntArray, NDArray[np.int64]]:
-    """Rows sorted by item and then user, with each item's start: SciPy's transposition is a counting sort."""
-    row_starts = np.searchsorted(users, np.arange(n_users + 1, dtype=np.int32))
-    numbered = sparse.csr_array((np.arange(len(items), dtype=np.int32), items, row_starts), shape=(n_users, n_items))
+def _by_item(starts: NDArray[np.int64], items: IntArray, n_items: int) -> Adjacency:
+    """Rows sorted by item and then by row, so by user and time: SciPy's transposition is a counting sort."""
+    n_users = len(starts) - 1
+    index = np.int32 if len(items) <= np.iinfo(np.int32).max else np.int64
+    numbered = sparse.csr_array(
+        (np.arange(len(items), dtype=np.int32), items, starts.astype(index)), shape=(n_users, n_items)
+    )
     columns = numbered.tocsc()
-    return columns.data, columns.indptr.astype(np.int64)
+    return Adjacency(columns.indptr.astype(np.int64), columns.indices, columns.data)
 
 
-def _first_of_each_pair(
-    users: IntArray, items: IntArray, counts: IntArray, n_users: int, n_items: int
-) -> tuple[NDArray[np.bool_] | None, IntArray]:
-    """Which rows are the first of their pair (None: all are), and the counts that they then have."""
-    if len(users) < 2:
-        return None, counts
-    order, _ = _sort_by_item(users, items, n_users, n_items)
-    same = (items[order[1:]] == items[order[:-1]]) & (users[order[1:]] == users[order[:-1]])
-    if not same.any():
-        return None, counts
-    # The sort is stable, so the earliest row of a pair leads its run.
-    leads = np.concatenate(([True], ~same))
-    totals = np.add.reduceat(counts[order], np.flatnonzero(leads))
+def _repeats(by_item: Adjacency) -> NDArray[np.bool_] | None:
+    """Which entries of `by_item` are a pair that the entry before is, too; None where there are none."""
+    if len(by_item.neighbours) < 2:
+        return None
+    repeats = np.zeros(len(by_item.neighbours), np.bool_)
+    np.equal(by_item.neighbours[1:], by_item.neighbours[:-1], out=repeats[1:])
+    starts = by_item.starts[:-1]
+    repeats[starts[starts < len(repeats)]] = False
+    return repeats if repeats.any() else None
+
+
+def _add_up(
+    by_item: Adjacency, repeats: NDArray[np.bool_], counts: IntArray
+) -> tuple[NDArray[np.bool_], IntArray]:
+    """Which rows are the first of their pair, and the counts that they then have."""
+    rows = by_item.rows
+    # Rows ascend within an item, so the earliest row of a pair leads its run.
+    leads = np.flatnonzero(~repeats)
+    runs_on = np.flatnonzero(repeats)
+    leader = rows[leads[np.searchsorted(leads, runs_on) - 1]]
+    kept = np.ones(len(counts), np.bool_)
+    kept[rows[runs_on]] = False
     summed = counts.copy()
-    summed[order[leads]] = totals
-    first = np.zeros(len(users), np.bool_)
-    first[order[leads]] = True
-    return first, summed[first]
+    np.add.at(summed, leader, counts[rows[runs_on]])
+    return kept, summed[kept]
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
-        raise DataError(f"{folder} holds no saved interactions (no meta.json); give a folder that save() wrote") from cause
+        raise DataError(
+            f"{folder} holds no saved interactions (no meta.json); give a folder that save() wrote"
+        ) from cause
     except ValueError as cause:
         raise DataError(f"{folder}/meta.json is damaged; save the interactions again") from cause
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hdccf.data.exposure import Exposure, draw_exposure
-from hdccf.data.history import draw_histories
+from hdccf.data.history import density_of_moment, draw_histories
 from hdccf.data.interactions import Interactions
 from hdccf.data.tastes import Codes, Floats, Tastes, draw_tastes
 from hdccf.data.titles import GENRES, film_titles
@@ -48,13 +48,7 @@ class WorldSettings:
     """Who is shown what. Worlds that differ in this only have the same users, items and likes."""
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("n_users", 2),
-            ("n_items", 2),
-            ("n_interactions", 1),
-            ("dimensions", 2),
-            ("seed", 0),
-        ):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name}={value} is too small for a synthetic world; give at least {least}")
@@ -93,14 +87,22 @@ class World:
 
     # -- the truth about pairs -------------------------------------------------------------------------------
 
-    def preference(self, users: ArrayLike, items: ArrayLike | None = None, *, at: float = 0.0) -> Floats:
-        """users × items: the probability that the user likes the item; all items where none are given.
-
-        Likes are drawn once, with `at=0`. `at` from −1 to 1 gives the odds at that moment of the user's time,
-        by which the liked items are put in order: at 1 those of the next interaction.
-        """
-        probabilities: Floats = expit(self.tastes.logits(self._users(users), self._items(items), at))
+    def preference(self, users: ArrayLike, items: ArrayLike | None = None) -> Floats:
+        """users × items: the probability that the user likes the item; all items where none are given."""
+        probabilities: Floats = expit(self.tastes.logits(self._users(users), self._items(items)))
         return probabilities
+
+    def intensity(self, users: ArrayLike, items: ArrayLike | None = None, *, at: float = 1.0) -> Floats:
+        """users × items: how likely a liked item is met at a moment of the user's time, from −1 to 1.
+
+        Its mean over the moments is the preference; at 1 its order is the best one for the last interaction.
+        """
+        if not -1 <= at <= 1:
+            raise ConfigError(
+                f"at={at} is outside the user's time; give a moment from -1 (first) to 1 (last)"
+            )
+        tilt = self.tastes.tilt(self._users(users), self._items(items))
+        return self.preference(users, items) * density_of_moment(tilt, at)
 
     def liked(self, users: ArrayLike, items: ArrayLike | None = None) -> NDArray[np.bool_]:
         """users × items: what the user likes, seen or not."""
@@ -173,11 +175,9 @@ class World:
 
     def codes_of(self, data: Interactions) -> tuple[Codes, Codes]:
         """The world's users and items behind those of `data`, which a k-core may have renumbered."""
+        world = self.interactions
         found = []
-        for own, ids in (
-            (self.interactions.user_ids, data.user_ids),
-            (self.interactions.item_ids, data.item_ids),
-        ):
+        for own, ids in ((world.user_ids, data.user_ids), (world.item_ids, data.item_ids)):
             places = pl.DataFrame({"id": own, "code": np.arange(len(own))})
             codes = pl.DataFrame({"id": ids}).join(places, on="id", how="left", maintain_order="left")["code"]
             if codes.null_count():
@@ -200,7 +200,7 @@ def synthetic_world(
     n_users: int | None = None,
     n_items: int | None = None,
     exposure: float = 0.0,
-    drift: float = 0.5,
+    drift: float = 1.0,
     liked: float = 0.1,
     strength: float = 2.0,
     dimensions: int = 8,

@@ -38,22 +38,27 @@ class Tastes:
     user_keys: Words
     item_keys: Words
 
-    def logits(self, users: Codes, items: Codes, at: float = 0.0) -> Floats:
-        """users × items log-odds; `at` runs from −1, a user's first days, to 1, the last ones."""
-        tastes = self.users[users] + at * self.directions[users] if at else self.users[users]
-        logits = tastes @ self.items[items].T
+    def logits(self, users: Codes, items: Codes) -> Floats:
+        """users × items log-odds."""
+        logits: Floats = self.users[users] @ self.items[items].T
         logits += self.leniency[users, None]
         logits += self.appeal[items]
         return logits
 
     def logits_of_pairs(self, users: Codes, items: Codes) -> Floats:
+        """The same for pairs: the n-th user and the n-th item."""
         logits = _products(self.users, users, self.items, items)
         logits += self.leniency[users]
         logits += self.appeal[items]
         return logits
 
+    def tilt(self, users: Codes, items: Codes) -> Floats:
+        """users × items: how much the log-odds rise from the middle of a user's time to its end."""
+        tilt: Floats = self.directions[users] @ self.items[items].T
+        return tilt
+
     def tilt_of_pairs(self, users: Codes, items: Codes) -> Floats:
-        """How much the log-odds rise from the middle of a user's time to its end."""
+        """The same for pairs."""
         return _products(self.directions, users, self.items, items)
 
     def liked(self, users: Codes, items: Codes) -> NDArray[np.bool_]:
@@ -99,7 +104,7 @@ def draw_tastes(
 
 
 def _products(left: Floats, left_rows: Codes, right: Floats, right_rows: Codes) -> Floats:
-    """left[left_rows] · right[right_rows], row by row, in pieces that stay in the cache: four times faster."""
+    """left[left_rows] · right[right_rows], row by row, in pieces that stay in the cache: 4 times faster."""
     products = np.empty(len(left_rows))
     for first in range(0, len(left_rows), _ROWS_AT_ONCE):
         piece = slice(first, first + _ROWS_AT_ONCE)
