@@ -1,11 +1,17 @@
 """Shapes and types of torch rooms are checked at every call in tests, and each worker keeps to one thread."""
 
+from pathlib import Path
+
+import pytest
 from jaxtyping import install_import_hook
 
 TORCH_ROOMS = [
     "hdccf.data.graph",
     "hdccf.data.sampling",
     "hdccf.encoders",
+    "hdccf.evaluation.ranking",
+    "hdccf.evaluation.scorers",
+    "hdccf.evaluation.selection",
     "hdccf.losses",
     "hdccf.models",
     "hdccf.pairwise",
@@ -18,3 +24,9 @@ install_import_hook(TORCH_ROOMS, "checking.typechecker")
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test draws or fetches lands in its own folder, never in the user's cache."""
+    monkeypatch.setenv("HDCCF_CACHE", str(tmp_path / "hdccf-cache"))

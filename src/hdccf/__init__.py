@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = version("hdccf")
 
 if TYPE_CHECKING:
+    from hdccf.data.datasets import load as load
     from hdccf.data.interactions import Interactions as Interactions
     from hdccf.data.prepare import Split as Split
     from hdccf.data.prepare import global_time_split as global_time_split
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
     from hdccf.data.prepare import predefined_split as predefined_split
     from hdccf.data.prepare import random_split as random_split
     from hdccf.errors import HdccfError as HdccfError
+    from hdccf.evaluation import Evaluation as Evaluation
+    from hdccf.evaluation import evaluate as evaluate
 
 _ROOM_OF = {
+    "load": "hdccf.data.datasets",
+    "Evaluation": "hdccf.evaluation",
+    "evaluate": "hdccf.evaluation",
     "Split": "hdccf.data.prepare",
     "global_time_split": "hdccf.data.prepare",
     "k_core": "hdccf.data.prepare",
@@ -31,13 +37,16 @@ _ROOM_OF = {
 }
 
 __all__ = [
+    "Evaluation",
     "HdccfError",
     "Interactions",
     "Split",
     "__version__",
+    "evaluate",
     "global_time_split",
     "k_core",
     "leave_one_out",
+    "load",
     "predefined_split",
     "random_split",
 ]

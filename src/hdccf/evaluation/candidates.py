@@ -1,0 +1,275 @@
+"""The negatives of sampled ranking: drawn once from a seed, frozen on disk, the same for every model.
+
+They come from what the user never touched in any part, without repeats, uniformly or by popularity: drawing
+and throwing away what does not count is exactly drawing from what does. Users who touched almost everything
+would make that slow; they are drawn from an explicit list of what is left, with the same probabilities.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hdccf.data.acquire import cache_home
+from hdccf.data.interactions import Interactions, stable_order
+from hdccf.data.prepare import Split
+from hdccf.errors import EvaluationError
+from hdccf.evaluation.questions import PARTS, IndexArray
+from hdccf.files import atomic_file
+from hdccf.progress import note
+
+WEIGHTINGS = ("uniform", "popularity")
+
+CACHE = Path("cache")
+"""Stands for the folder in the user's cache, which is looked up when it is needed."""
+
+_FORMAT = "hdccf-candidates-1"
+_ROUNDS = 30
+"""Rounds of drawing before the users who still lack some are drawn from a list."""
+_CELLS_AT_ONCE = 2_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Row k has the negatives of `users[k]`, ascending; −1 fills the row where there were fewer."""
+
+    users: IndexArray
+    """Ascending."""
+    negatives: NDArray[np.int32]
+
+    def of(self, users: IndexArray) -> NDArray[np.int32]:
+        """The rows of these users, in their order."""
+        return self.negatives[np.searchsorted(self.users, users)]
+
+
+def frozen_candidates(
+    split: Split,
+    part: str,
+    *,
+    negatives: int = 99,
+    weighting: str = "uniform",
+    seed: int = 0,
+    folder: Path | None = CACHE,
+) -> Candidates:
+    """Reads the candidates from `folder`, or draws them and puts them there. None: keeps nothing on disk."""
+    _check(split, part, negatives, weighting, seed)
+    users = np.unique(split.part(part).users).astype(np.int64)
+    if folder is None:
+        return Candidates(users, draw(split, users, negatives, weighting, np.random.default_rng(seed)))
+    labels = {
+        "format": _FORMAT,
+        "split": split.fingerprint,
+        "part": part,
+        "negatives": str(negatives),
+        "weighting": weighting,
+        "seed": str(seed),
+    }
+    name = f"{split.fingerprint}-{part}-{negatives}-{weighting}-{seed}.safetensors"
+    path = (cache_home() / "candidates" if folder is CACHE else Path(folder)) / name
+    if path.exists():
+        return Candidates(users, _read(path, labels, (len(users), negatives)))
+    drawn = draw(split, users, negatives, weighting, np.random.default_rng(seed))
+    try:
+        _write(path, labels, drawn)
+    except OSError as cause:
+        note(
+            f"the candidates could not be kept in {path.parent} ({cause.strerror}); the same seed "
+            "draws them again"
+        )
+    return Candidates(users, drawn)
+
+
+def draw(
+    split: Split, users: IndexArray, negatives: int, weighting: str, generator: np.random.Generator
+) -> NDArray[np.int32]:
+    """Up to `negatives` items for each of `users` (ascending) that they never touched; see `Candidates`."""
+    touched = _touched_keys(split)
+    weights = np.ones(split.n_items)
+    if weighting == "popularity":
+        weights = np.bincount(split.train.items, minlength=split.n_items).astype(np.float64)
+    left, mass_left = _what_is_left(touched, users, weights, split.n_items)
+    lacking = np.minimum(left, negatives)
+    # Where most draws would be thrown away, or most of what is left is wanted, a list is faster than luck.
+    slow = (mass_left < 0.3 * weights.sum()) | (left < 2 * negatives)
+    drawing = np.where(slow, 0, lacking)
+    chosen = _draw_and_reject(touched, users, drawing, weights, split.n_items, generator)
+    rest = lacking - np.bincount(np.searchsorted(users, chosen // split.n_items), minlength=len(users))
+    listed = _draw_from_list(touched, chosen, users, rest, weights, generator)
+    keys = np.sort(np.concatenate((chosen, listed)))
+    rows, items = np.searchsorted(users, keys // split.n_items), keys % split.n_items
+    table = np.full((len(users), negatives), -1, np.int32)
+    table[rows, _position_in_run(rows)] = items
+    return table
+
+
+def _touched_keys(split: Split) -> IndexArray:
+    """user · n_items + item of every pair in any part, ascending; a pair in two parts is refused."""
+    parts: tuple[Interactions, ...] = (split.train, split.validation, split.test)
+    keys = np.concatenate([part.users.astype(np.int64) * split.n_items + part.items for part in parts])
+    keys.sort()
+    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    if len(twice):
+        user, item = divmod(int(keys[twice[0]]), split.n_items)
+        raise EvaluationError(
+            f"{len(twice)} pairs are in two parts of the split, the first: user "
+            f"{split.train.user_ids[user]!r}, item "
+            f"{split.train.item_ids[item]!r}; a held-out pair must not be in training: split the data again"
+        )
+    return keys
+
+
+def _what_is_left(
+    touched: IndexArray, users: IndexArray, weights: NDArray[np.float64], n_items: int
+) -> tuple[IndexArray, NDArray[np.float64]]:
+    """How many items that can be drawn each user has left, and their weight."""
+    owner, item = touched // n_items, touched % n_items
+    last = int(users[-1]) + 1
+    inside = owner < last
+    owner, item = owner[inside], item[inside]
+    can = weights > 0
+    count = np.count_nonzero(can) - np.bincount(owner[can[item]], minlength=last)[users]
+    mass = weights.sum() - np.bincount(owner, weights=weights[item], minlength=last)[users]
+    return count.astype(np.int64), mass
+
+
+def _draw_and_reject(
+    touched: IndexArray,
+    users: IndexArray,
+    wanted: IndexArray,
+    weights: NDArray[np.float64],
+    n_items: int,
+    generator: np.random.Generator,
+) -> IndexArray:
+    """Keys of drawn pairs: each user's first `wanted` draws that are neither touched nor repeats."""
+    cumulated = None if np.all(weights == 1) else np.cumsum(weights / weights.sum())
+    chosen = np.empty(0, np.int64)
+    lacking = wanted.copy()
+    for _ in range(_ROUNDS):
+        active = np.flatnonzero(lacking)
+        if not len(active):
+            break
+        who = np.repeat(active, lacking[active] + lacking[active] // 3 + 4)
+        if cumulated is None:
+            items = generator.integers(0, n_items, len(who))
+        else:
+            # Rounding can leave the last sum just below one.
+            items = np.minimum(
+                np.searchsorted(cumulated, generator.random(len(who)), side="right"), n_items - 1
+            )
+        keys = users[who] * n_items + items
+        fresh = ~_contains(touched, keys) & ~_contains(chosen, keys)
+        keys, who = keys[fresh], who[fresh]
+        first = _is_first(keys)
+        keys, who = keys[first], who[first]
+        kept = _position_in_run(who) < lacking[who]
+        lacking -= np.bincount(who[kept], minlength=len(users))
+        chosen = np.sort(np.concatenate((chosen, keys[kept])))
+    return chosen
+
+
+def _draw_from_list(
+    touched: IndexArray,
+    chosen: IndexArray,
+    users: IndexArray,
+    lacking: IndexArray,
+    weights: NDArray[np.float64],
+    generator: np.random.Generator,
+) -> IndexArray:
+    """Keys of `lacking` items a user from all that are left: the smallest of exponential times over weights.
+
+    Which of several alarms rings first has the odds of their rates, so the order in which they ring is that
+    of drawing one after another without repeats.
+    """
+    n_items = len(weights)
+    drawn = [np.empty(0, np.int64)]
+    active = np.flatnonzero(lacking)
+    rows_at_once = max(1, _CELLS_AT_ONCE // n_items)
+    with np.errstate(divide="ignore"):
+        scale = 1 / weights  # infinite where an item cannot be drawn
+    for begin in range(0, len(active), rows_at_once):
+        rows = active[begin : begin + rows_at_once]
+        alarms = generator.exponential(size=(len(rows), n_items)) * scale
+        for taken in (touched, chosen):
+            row, item = _cells_of(taken, users[rows], n_items)
+            alarms[row, item] = np.inf
+        most = int(lacking[rows].max())
+        order = np.argsort(alarms, axis=1)[:, :most]
+        wanted = np.arange(most) < lacking[rows, None]
+        drawn.append((users[rows, None] * n_items + order)[wanted])
+    return np.concatenate(drawn)
+
+
+def _cells_of(keys: IndexArray, users: IndexArray, n_items: int) -> tuple[IndexArray, IndexArray]:
+    """Row and item of those keys whose user is one of `users`, both ascending."""
+    first, last = np.searchsorted(keys, users * n_items), np.searchsorted(keys, (users + 1) * n_items)
+    rows = np.repeat(np.arange(len(users)), last - first)
+    items = np.concatenate([keys[a:b] for a, b in zip(first, last, strict=True)]) % n_items
+    return rows, items
+
+
+def _contains(ascending: IndexArray, keys: IndexArray) -> NDArray[np.bool_]:
+    if not len(ascending):
+        return np.zeros(len(keys), np.bool_)
+    places = np.searchsorted(ascending, keys)
+    found: NDArray[np.bool_] = ascending[np.minimum(places, len(ascending) - 1)] == keys
+    return found
+
+
+def _is_first(keys: IndexArray) -> NDArray[np.bool_]:
+    """Whether each key has not come before."""
+    first = np.ones(len(keys), np.bool_)
+    if len(keys):
+        order = stable_order(keys)
+        first[order[1:]] = keys[order[1:]] != keys[order[:-1]]
+    return first
+
+
+def _position_in_run(ascending: IndexArray) -> IndexArray:
+    """0, 1, 2, … within each run of equal values."""
+    positions = np.arange(len(ascending))
+    return positions - np.searchsorted(ascending, ascending, side="left")
+
+
+def _check(split: Split, part: str, negatives: int, weighting: str, seed: int) -> None:
+    if part not in PARTS:
+        raise EvaluationError(f"part={part!r} cannot be evaluated; choose one of {list(PARTS)}")
+    if weighting not in WEIGHTINGS:
+        raise EvaluationError(f"weighting={weighting!r} is unknown; choose one of {list(WEIGHTINGS)}")
+    if negatives < 1:
+        raise EvaluationError(
+            f"negatives={negatives} leaves nothing to rank against; use 1 or more, usually 99"
+        )
+    if seed < 0:
+        raise EvaluationError(f"seed={seed} is negative; use 0 or more")
+    if not len(split.part(part)):
+        raise EvaluationError(
+            f"the {part} part is empty, so nobody needs candidates; use a split that holds pairs out"
+        )
+
+
+def _write(path: Path, labels: dict[str, str], negatives: NDArray[np.int32]) -> None:
+    from safetensors.numpy import save_file
+
+    with atomic_file(path) as temporary:
+        save_file({"negatives": negatives}, temporary, {**labels, "checksum": _checksum(negatives)})
+
+
+def _read(path: Path, labels: dict[str, str], shape: tuple[int, int]) -> NDArray[np.int32]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = file.metadata() or {}
+            negatives: NDArray[np.int32] = file.get_tensor("negatives")
+    except (OSError, SafetensorError) as cause:
+        raise EvaluationError(f"{path} cannot be read ({cause}); delete it, and it is drawn again") from cause
+    intact = negatives.shape == shape and found.get("checksum") == _checksum(negatives)
+    if not intact or any(found.get(label) != value for label, value in labels.items()):
+        raise EvaluationError(f"{path} does not hold what its name says; delete it, and it is drawn again")
+    return negatives
+
+
+def _checksum(negatives: NDArray[np.int32]) -> str:
+    return hashlib.sha256(negatives.astype("<i4").tobytes()).hexdigest()

@@ -1,0 +1,303 @@
+"""Systems side by side: means, deviation over seeds, tests of the best against the others, and the table."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from hdccf.errors import EvaluationError
+from hdccf.evaluation import metrics
+from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.significance import PairedTest, Values, bootstrap_intervals, holm, paired_tests
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LEVEL = 0.01
+"""Below this corrected p the best is starred, as in the paper."""
+
+_MUST_AGREE = ("split", "part", "negatives", "weighting", "seed")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One system on one metric."""
+
+    mean: float
+    interval: tuple[float, float]
+    """95 % bootstrap interval over users."""
+    deviation: float | None
+    """Standard deviation of the mean over seeds; None with one seed."""
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Test:
+    """The best system of a metric against another one."""
+
+    protocol: str
+    metric: str
+    best: str
+    other: str
+    result: PairedTest
+    holm_t: float
+    """p of the t-test after Holm's correction over all tests of the comparison."""
+    holm_wilcoxon: float
+    relative: float | None
+    """The difference as a share of the other's mean; None where that is zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Made by `compare`; `print` it."""
+
+    systems: list[str]
+    cells: dict[tuple[str, str], dict[str, Cell]]
+    """(protocol, metric) → system → cell."""
+    tests: list[Test]
+    users: int
+
+    def ranking(self, protocol: str, metric: str) -> list[str]:
+        """The systems, best first."""
+        row = self.cells[protocol, metric]
+        return sorted(self.systems, key=lambda system: -row[system].mean)
+
+    def is_significant(self, protocol: str, metric: str) -> bool:
+        """Whether the best is better than every other system with corrected p < 0.01."""
+        asked = [test for test in self.tests if (test.protocol, test.metric) == (protocol, metric)]
+        return all(test.holm_t < LEVEL and test.result.difference > 0 for test in asked)
+
+    def to_json(self) -> str:
+        """Everything: cells, tests, and who is best."""
+        rows: dict[str, dict[str, Any]] = {}
+        for (protocol, metric), cells in self.cells.items():
+            best, second = self.ranking(protocol, metric)[:2]
+            rows.setdefault(protocol, {})[metric] = {
+                "systems": {system: asdict(cell) for system, cell in cells.items()},
+                "best": best,
+                "second": second,
+                "significant": self.is_significant(protocol, metric),
+            }
+        tests = [_flat(test) for test in self.tests]
+        return json.dumps({"users": self.users, "results": rows, "tests": tests}, indent=2, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        lines = [["", *self.systems], ["---", *["---:"] * len(self.systems)]]
+        for protocol, metric in self.cells:
+            marked = self._marked(protocol, metric, bold=("**", "**"), underlined=("<u>", "</u>"), star=r"\*")
+            lines.append([f"{protocol} {metric}", *marked])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"{table}\n\n{self._legend()}\n"
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def __rich__(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table()
+        table.add_column("")
+        for system in self.systems:
+            table.add_column(escape(system), justify="right")
+        for protocol, metric in self.cells:
+            marked = self._marked(
+                protocol,
+                metric,
+                bold=("[bold]", "[/bold]"),
+                underlined=("[underline]", "[/underline]"),
+                star="*",
+            )
+            table.add_row(f"{protocol} {metric}", *marked)
+        return Group(table, self._tests_table(), self._legend())
+
+    def _tests_table(self) -> "RenderableType":
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table()
+        for head in (
+            "best against other",
+            "difference",
+            "95 % interval",
+            "p (t, Holm)",
+            "p (Wilcoxon, Holm)",
+            "d",
+            "r",
+        ):
+            table.add_column(head, justify="right" if table.columns else "left")
+        for test in self.tests:
+            result = test.result
+            low, high = result.interval
+            table.add_row(
+                escape(f"{test.protocol} {test.metric}: {test.best} against {test.other}"),
+                f"{result.difference:+.4f}",
+                f"{low:+.4f} to {high:+.4f}",
+                f"{test.holm_t:.2g}",
+                f"{test.holm_wilcoxon:.2g}",
+                f"{result.cohen_d:.2f}",
+                f"{result.rank_biserial:.2f}",
+            )
+        return table
+
+    def _marked(
+        self, protocol: str, metric: str, *, bold: tuple[str, str], underlined: tuple[str, str], star: str
+    ) -> list[str]:
+        best, second = self.ranking(protocol, metric)[:2]
+        starred = self.is_significant(protocol, metric)
+        marked = []
+        for system in self.systems:
+            cell = self.cells[protocol, metric][system]
+            text = f"{cell.mean:.4f}"
+            if system == best:
+                text = f"{bold[0]}{text}{bold[1]}{star if starred else ''}"
+            elif system == second:
+                text = f"{underlined[0]}{text}{underlined[1]}"
+            if cell.deviation is not None:
+                text += f" ± {cell.deviation:.4f}"
+            marked.append(text)
+        return marked
+
+    def _legend(self) -> str:
+        seeds = sorted({cell.seeds for row in self.cells.values() for cell in row.values()})
+        over = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        return (
+            f"Best bold, second underlined; * the best is better than every other with p < {LEVEL} "
+            "(paired t over "
+            f"{self.users:,} users, averaged over {over} seed(s), Holm-corrected); ± standard "
+            "deviation over seeds."
+        )
+
+
+def compare(
+    systems: Mapping[str, Sequence[Evaluation]],
+    names: Sequence[str] | None = None,
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compares systems, each given by one evaluation for each seed of its training.
+
+    A user's values are averaged over a system's seeds, and systems are paired over users. `names` are
+    accuracy metrics; without them HR at the smallest K and NDCG at every K that all have, as in the paper.
+    """
+    _check(systems)
+    evaluations = [evaluation for runs in systems.values() for evaluation in runs]
+    protocols = [
+        p for p in evaluations[0].values if all(p in evaluation.values for evaluation in evaluations)
+    ]
+    if not protocols:
+        raise EvaluationError(
+            "the evaluations have no protocol in common; evaluate all of them under the same ones"
+        )
+    names = _default_names(evaluations) if names is None else list(names)
+    metrics.check_names(names)
+    generator = np.random.default_rng(seed)
+    cells: dict[tuple[str, str], dict[str, Cell]] = {}
+    pairs: list[_Pair] = []
+    for protocol, name in product(protocols, names):
+        of_user = _averaged_over_seeds(systems, f"{protocol}/{name}")
+        row = _cells(systems, of_user, protocol, name, resamples, generator)
+        cells[protocol, name] = row
+        best = max(row, key=lambda system: row[system].mean)
+        others = [other for other in systems if other != best]
+        pairs += [_Pair(protocol, name, best, other, of_user[best] - of_user[other]) for other in others]
+    results = paired_tests([pair.differences for pair in pairs], resamples=resamples, generator=generator)
+    tests = _tests(pairs, results, cells)
+    return Comparison(list(systems), cells, tests, len(evaluations[0].per_user))
+
+
+class _Pair(NamedTuple):
+    """A question to be tested."""
+
+    protocol: str
+    metric: str
+    best: str
+    other: str
+    differences: Values
+
+
+def _tests(
+    pairs: list[_Pair], results: list[PairedTest], cells: dict[tuple[str, str], dict[str, Cell]]
+) -> list[Test]:
+    holm_t, holm_wilcoxon = holm([r.p_t for r in results]), holm([r.p_wilcoxon for r in results])
+    tests = []
+    for pair, result, p_t, p_wilcoxon in zip(pairs, results, holm_t, holm_wilcoxon, strict=True):
+        base = cells[pair.protocol, pair.metric][pair.other].mean
+        relative = result.difference / base if base else None
+        tests.append(Test(*pair[:4], result, p_t, p_wilcoxon, relative))
+    return tests
+
+
+def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:
+    if len(systems) < 2 or not all(systems.values()):
+        raise EvaluationError(
+            f"{len(systems)} system(s) cannot be compared; give two or more, each with an evaluation"
+        )
+    evaluations = [evaluation for runs in systems.values() for evaluation in runs]
+    for setting in _MUST_AGREE:
+        found = list(dict.fromkeys(str(evaluation.settings[setting]) for evaluation in evaluations))
+        if len(found) > 1:
+            raise EvaluationError(
+                f"the evaluations differ in {setting} ({' and '.join(found[:2])}), so their numbers "
+                "cannot be compared; "
+                "evaluate all of them on the same split with the same settings"
+            )
+
+
+def _default_names(evaluations: Sequence[Evaluation]) -> list[str]:
+    ks = sorted(set.intersection(*(set(evaluation.settings["ks"]) for evaluation in evaluations)))
+    if not ks:
+        raise EvaluationError("the evaluations have no K in common; evaluate all of them at the same K")
+    return [f"hr@{ks[0]}", *(f"ndcg@{k}" for k in ks)]
+
+
+def _averaged_over_seeds(systems: Mapping[str, Sequence[Evaluation]], column: str) -> dict[str, Values]:
+    """A value for each user who has one everywhere, in the same order for every system."""
+    reference = next(iter(systems.values()))[0].per_user["user"]
+    averaged: dict[str, Values] = {}
+    for system, runs in systems.items():
+        for run in runs:
+            if column not in run.per_user.columns:
+                raise EvaluationError(
+                    f"{system} was not evaluated for {column!r}; evaluate all systems alike"
+                )
+            if not run.per_user["user"].equals(reference):
+                raise EvaluationError(
+                    f"{system} was evaluated on other users; evaluate all systems on the same split"
+                )
+        values = [run.per_user[column].cast(pl.Float64).fill_null(float("nan")).to_numpy() for run in runs]
+        averaged[system] = np.mean(values, axis=0)
+    known = ~np.isnan(np.stack(list(averaged.values()))).any(0)
+    return {system: values[known] for system, values in averaged.items()}
+
+
+def _cells(
+    systems: Mapping[str, Sequence[Evaluation]],
+    of_user: dict[str, Values],
+    protocol: str,
+    name: str,
+    resamples: int,
+    generator: np.random.Generator,
+) -> dict[str, Cell]:
+    intervals = bootstrap_intervals(list(of_user.values()), resamples=resamples, generator=generator)
+    cells = {}
+    for (system, runs), interval in zip(systems.items(), intervals, strict=True):
+        means = [run.values[protocol][name] for run in runs]
+        deviation = float(np.std(means, ddof=1)) if len(means) > 1 else None
+        cells[system] = Cell(float(of_user[system].mean()), interval, deviation, len(means))
+    return cells
+
+
+def _flat(test: Test) -> dict[str, Any]:
+    """JSON has no infinity: the t and d of a constant difference become null."""
+    flat = {**asdict(test), **asdict(test.result)}
+    del flat["result"]
+    return {
+        key: None if isinstance(value, float) and np.isinf(value) else value for key, value in flat.items()
+    }

@@ -1,0 +1,255 @@
+"""Accuracy: each metric is its expectation over the random orders of tied candidates, in closed form.
+
+The notation of the formulas below, for one held-out item of a user who has R of them:
+
+    G   candidates that score strictly more          T   candidates that score the same, itself included
+    A   held-out items among the G                   m   held-out items among the T
+
+The T tied candidates take the ranks G + 1 … G + T, and every order of them is equally likely. So each of them
+has each of these ranks with probability 1/T, and a sum over the ranks up to K is a difference of two sums
+from a table. Only what depends on the *first* hit (HR, MRR) looks at several held-out items at once.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hdccf.errors import EvaluationError
+
+IndexArray = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+AT_K = ("hr", "ndcg", "recall", "precision", "mrr", "map")
+ACCURACY = (*AT_K, "auc")
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the held-out items stand: G, T, A and m of each, user after user. Build it with `among`."""
+
+    starts: IndexArray
+    """The held-out items of user k are those from `starts[k]` to `starts[k + 1]`."""
+    above: IndexArray
+    tied: IndexArray
+    relevant_above: IndexArray
+    relevant_tied: IndexArray
+    negatives: IndexArray
+    """For each user how many candidates are not held-out items."""
+
+    @classmethod
+    def among(
+        cls,
+        starts: IndexArray,
+        scores: NDArray[Any],
+        above: IndexArray,
+        tied: IndexArray,
+        negatives: IndexArray,
+    ) -> "Places":
+        """From each held-out item's score, G and T; A and m follow from the user's other held-out items."""
+        if len(scores) == len(starts) - 1:
+            relevant_above, relevant_tied = np.zeros_like(above), np.ones_like(above)
+        else:
+            relevant_above, relevant_tied = _among_the_relevant(starts, scores)
+        return cls(starts, above, tied, relevant_above, relevant_tied, negatives)
+
+    @cached_property
+    def relevant(self) -> IndexArray:
+        """R of each user."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def first(self) -> IndexArray:
+        """Of each user a held-out item that no other one is above."""
+        if len(self.above) == len(self.relevant):
+            return self.starts[:-1]
+        leaders = np.where(self.relevant_above == 0, np.arange(len(self.above)), -1)
+        return np.maximum.reduceat(leaders, self.starts[:-1])
+
+    @cached_property
+    def alone(self) -> "Places":
+        """Each held-out item as if it were its user's only one: the others leave the candidates."""
+        if len(self.above) == len(self.relevant):
+            return self
+        count = len(self.above)
+        return Places(
+            starts=np.arange(count + 1),
+            above=self.above - self.relevant_above,
+            tied=self.tied - self.relevant_tied + 1,
+            relevant_above=np.zeros(count, np.int64),
+            relevant_tied=np.ones(count, np.int64),
+            negatives=np.repeat(self.negatives, self.relevant),
+        )
+
+    def sums(self, values: Values) -> Values:
+        """Adds what belongs to each held-out item up to what belongs to each user."""
+        if len(self.above) == len(self.relevant):
+            return values
+        return np.add.reduceat(values, self.starts[:-1])
+
+
+def per_user(places: Places, name: str) -> Values:
+    """The metric of each user; NaN for those who have nothing to rank against."""
+    metric, k = parse(name)
+    values = auc(places) if metric == "auc" else _FORMULAS[metric](places, k)
+    return np.where(places.negatives > 0, values, np.nan) if not places.negatives.all() else values
+
+
+def mean(values: Values) -> float:
+    """Over the users who have a value."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        raise EvaluationError("no user has a candidate beside the held-out items; use data with more items")
+    return float(known.mean())
+
+
+def hr(places: Places, k: int) -> Values:
+    """P(a held-out item is among the first K).
+
+    Of the leading tied ones: 1 − Π_{t < s} (T − m − t)/(T − t), where s = min(K − G, T).
+    """
+    return _first_hit(places, k)[0]
+
+
+def mrr(places: Places, k: int) -> Values:
+    """E[1/rank of the first held-out item, if it is K or better].
+
+    Of the leading tied ones: Σ_{p ≤ s} (S_{p−1} − S_p)/(G + p), where S_p = Π_{t < p} (T − m − t)/(T − t)
+    is the probability that none of the first p of them is held out.
+    """
+    return _first_hit(places, k)[1]
+
+
+def ndcg(places: Places, k: int) -> Values:
+    """Σ_j E[1/log₂(1 + rank_j), rank_j ≤ K] / Σ_{r ≤ min(R, K)} 1/log₂(1 + r), the sum of the best order."""
+    discounts = _cumulated("discount", k)
+    return places.sums(_mean_over_ranks(places, discounts)) / discounts[np.minimum(places.relevant, k)]
+
+
+def recall(places: Places, k: int) -> Values:
+    """E[held-out items among the first K] / R."""
+    return places.sums(_mean_over_ranks(places, _cumulated("one", k))) / places.relevant
+
+
+def precision(places: Places, k: int) -> Values:
+    """E[held-out items among the first K] / K."""
+    return places.sums(_mean_over_ranks(places, _cumulated("one", k))) / k
+
+
+def average_precision(places: Places, k: int) -> Values:
+    """E[Σ_{j: rank_j ≤ K} (held-out items down to rank_j)/rank_j] / R.
+
+    If a held-out item has the rank r, then A others are above its ties, and each of the r − G − 1 tied
+    candidates before it is held out with probability ρ = (m − 1)/(T − 1). So the sum over the ranks r from
+    G + 1 to e = min(G + T, K) is Σ (A + 1 + ρ(r − G − 1))/r = (A + 1 − ρ(G + 1))·(H_e − H_G) + ρ·(e − G).
+    """
+    harmonic, one = _cumulated("harmonic", k), _cumulated("one", k)
+    begin, end = _edges(places, k)
+    rho = (places.relevant_tied - 1) / np.maximum(places.tied - 1, 1)
+    sums = (places.relevant_above + 1 - rho * (places.above + 1)) * (harmonic[end] - harmonic[begin])
+    sums += rho * (one[end] - one[begin])
+    return places.sums(sums / places.tied) / places.relevant
+
+
+def auc(places: Places) -> Values:
+    """P(a held-out item is above a negative), ties counting one half."""
+    negatives = np.repeat(places.negatives, places.relevant)
+    above = places.above - places.relevant_above
+    tied = places.tied - places.relevant_tied
+    return places.sums((negatives - above - tied / 2) / np.maximum(negatives, 1)) / places.relevant
+
+
+_FORMULAS = {
+    "hr": hr,
+    "ndcg": ndcg,
+    "recall": recall,
+    "precision": precision,
+    "mrr": mrr,
+    "map": average_precision,
+}
+
+
+def names_at(ks: Sequence[int]) -> tuple[str, ...]:
+    """All accuracy metrics at each K."""
+    return (*(f"{metric}@{k}" for k in ks for metric in AT_K), "auc")
+
+
+def parse(name: str) -> tuple[str, int]:
+    """ "ndcg@10" → ("ndcg", 10); AUC looks at all ranks and has no K."""
+    if name == "auc":
+        return "auc", 0
+    match = re.fullmatch(r"([a-z]+)@([1-9][0-9]*)", name)
+    if match is None or match[1] not in AT_K:
+        raise EvaluationError(
+            f"metric={name!r} is unknown; choose 'auc' or one of {list(AT_K)} followed by @K, such as "
+            "'ndcg@10'"
+        )
+    return match[1], int(match[2])
+
+
+def check_names(names: Sequence[str]) -> None:
+    for name in names:
+        parse(name)
+
+
+def _edges(places: Places, k: int) -> tuple[IndexArray, IndexArray]:
+    """The ranks of the ties are those after `begin` up to `end`, as far as they are K or better."""
+    return np.minimum(places.above, k), np.minimum(places.above + places.tied, k)
+
+
+def _mean_over_ranks(places: Places, cumulated: Values) -> Values:
+    """E[f(rank), rank ≤ K] of each held-out item, from the sums f(1) + … + f(r)."""
+    begin, end = _edges(places, len(cumulated) - 1)
+    gained: Values = (cumulated[end] - cumulated[begin]) / places.tied
+    return gained
+
+
+@lru_cache(maxsize=64)
+def _cumulated(kind: str, k: int) -> Values:
+    """f(1) + … + f(r) for r from 0 to K."""
+    ranks = np.arange(1, k + 1, dtype=np.float64)
+    terms = {"one": np.ones(k), "harmonic": 1 / ranks, "discount": 1 / np.log2(ranks + 1)}[kind]
+    sums = np.concatenate(([0.0], np.cumsum(terms)))
+    sums.flags.writeable = False
+    return sums
+
+
+def _first_hit(places: Places, k: int) -> tuple[Values, Values]:
+    """HR and MRR at K."""
+    above, tied = places.above[places.first], places.tied[places.first]
+    relevant = places.relevant_tied[places.first]
+    begin, end = np.minimum(above, k), np.minimum(above + tied, k)
+    harmonic = _cumulated("harmonic", k)
+    found = (end - begin) / tied
+    reciprocal = (harmonic[end] - harmonic[begin]) / tied
+    several = np.flatnonzero((relevant > 1) & (above < k))
+    if len(several):
+        above, tied, relevant = above[several], tied[several], relevant[several]
+        none_yet = np.ones(len(several))
+        gained = np.zeros(len(several))
+        for position in range(1, int((end - begin)[several].max()) + 1):
+            inside = (above + position <= k) & (position <= tied)
+            remaining = np.maximum(tied - position + 1, 1)
+            still = none_yet * np.maximum(tied - relevant - position + 1, 0) / remaining
+            gained += np.where(inside, (none_yet - still) / (above + position), 0)
+            none_yet = np.where(inside, still, none_yet)
+        found[several], reciprocal[several] = 1 - none_yet, gained
+    return found, reciprocal
+
+
+def _among_the_relevant(starts: IndexArray, scores: NDArray[Any]) -> tuple[IndexArray, IndexArray]:
+    """For each held-out item how many of its user's score more, and how many the same, itself included."""
+    user = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    order = np.lexsort((-scores, user))
+    new_run = np.ones(len(order), np.bool_)
+    new_run[1:] = (user[order[1:]] != user[order[:-1]]) | (scores[order[1:]] != scores[order[:-1]])
+    run_starts = np.flatnonzero(new_run)
+    run_of = np.cumsum(new_run) - 1
+    above, tied = np.empty_like(order), np.empty_like(order)
+    above[order] = run_starts[run_of] - starts[user[order]]
+    tied[order] = np.diff(np.append(run_starts, len(order)))[run_of]
+    return above, tied

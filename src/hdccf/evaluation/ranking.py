@@ -1,0 +1,261 @@
+"""The one rank function, and the `Ranker` that asks a model, sampled or among all items.
+
+A rank is kept as two counts, how many candidates score strictly more and how many score the same. Metrics
+take their expectation over the random orders of the tied candidates from these; nothing is sorted.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hdccf.data.prepare import Split
+from hdccf.errors import EvaluationError
+from hdccf.evaluation import metrics
+from hdccf.evaluation.candidates import CACHE, frozen_candidates
+from hdccf.evaluation.metrics import Places
+from hdccf.evaluation.questions import IndexArray, Questions, ask
+from hdccf.evaluation.scorers import scorer_for
+from hdccf.evaluation.selection import top_items
+from hdccf.progress import progress_bar
+from hdccf.scoring import Scorer
+
+PROTOCOLS = ("sampled", "full")
+
+DEFAULT_MEMORY = 256
+"""MiB for a block of scores and what is computed from it."""
+_FULL_BLOCK = 1 << 20
+"""Scores at once in full ranking: about what the processor's caches hold; larger blocks are slower."""
+_SAMPLED_BLOCK = 1 << 16
+"""Scores at once in sampled ranking: each needs its own item vector beside it."""
+_BYTES_A_SCORE = 64
+"""The score, the comparison, and what ordering ties in the selection of the best needs at its worst."""
+
+
+class Counts(NamedTuple):
+    """Of each held-out item: its score, the candidates that score more, and the same (itself included)."""
+
+    scores: Tensor
+    above: Tensor
+    tied: Tensor
+
+
+def place(
+    scores: Float[Tensor, "b c"], columns: Int64[Tensor, " p"], starts: IndexArray, work: Float[Tensor, "b c"]
+) -> Counts:
+    """The place of every held-out item among its row's candidates.
+
+    The held-out items of row k are `columns[starts[k]:starts[k + 1]]`; rows with more of them come first.
+    What is no candidate has the score −∞. `work` is overwritten: comparisons written as 0.0 and 1.0 are
+    summed several times faster than booleans, and exactly, as long as the type holds every integer up to
+    the row's length.
+    """
+    held_out = np.diff(starts)
+    first = torch.from_numpy(starts[:-1])
+    found = Counts(
+        torch.empty(len(columns), dtype=scores.dtype),
+        torch.empty(len(columns), dtype=torch.int64),
+        torch.empty(len(columns), dtype=torch.int64),
+    )
+    for turn in range(int(held_out[0])):
+        rows = int(np.count_nonzero(held_out > turn))
+        pairs = first[:rows] + turn
+        own = scores[:rows].gather(1, columns[pairs, None])
+        above = torch.gt(scores[:rows], own, out=work[:rows]).sum(1)
+        reached = torch.ge(scores[:rows], own, out=work[:rows]).sum(1)
+        found.scores[pairs] = own[:, 0]
+        found.above[pairs] = above.long()
+        found.tied[pairs] = (reached - above).long()
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """What a protocol found out about a scorer."""
+
+    places: Places
+    lists: NDArray[np.int32] | None
+    """The best items of each user, best first, −1 where there were no more; None if not asked for."""
+
+
+class Ranker:
+    """Prepared once for a part of a split, then cheap to use again and again, as a trainer does."""
+
+    def __init__(
+        self,
+        split: Split,
+        part: str = "validation",
+        *,
+        negatives: int = 99,
+        weighting: str = "uniform",
+        seed: int = 0,
+        memory: int = DEFAULT_MEMORY,
+        folder: Path | None = CACHE,
+    ) -> None:
+        if memory < 1:
+            raise EvaluationError(
+                f"memory={memory} MiB is too little; use 1 or more, usually {DEFAULT_MEMORY}"
+            )
+        self.questions: Questions = ask(split, part)
+        self.split = split
+        self.seed = seed
+        self._memory = memory * (1 << 20)
+        self._draw = partial(
+            frozen_candidates, split, part, negatives=negatives, weighting=weighting, seed=seed, folder=folder
+        )
+
+    @cached_property
+    def negatives(self) -> NDArray[np.int32]:
+        """The frozen negatives in the order of the questions; read or drawn when they are first needed."""
+        return self._draw().of(self.questions.users)
+
+    def candidates(self, protocol: str) -> IndexArray:
+        """How many items each user's held-out ones are ranked among, themselves included."""
+        if protocol == "full":
+            return self.split.n_items - self.questions.excluded
+        drawn: IndexArray = np.count_nonzero(self.negatives >= 0, axis=1)
+        return drawn + self.questions.held_out
+
+    def measure(
+        self, scorer: Scorer, names: tuple[str, ...] = ("ndcg@10",), protocols: tuple[str, ...] = ("sampled",)
+    ) -> dict[str, dict[str, float]]:
+        """The mean of each named accuracy metric under each protocol, and nothing else."""
+        metrics.check_names(names)
+        means: dict[str, dict[str, float]] = {}
+        for protocol in check_protocols(protocols):
+            places = self.rank(scorer, protocol).places
+            means[protocol] = {name: metrics.mean(metrics.per_user(places, name)) for name in names}
+        return means
+
+    @torch.inference_mode()
+    def rank(self, scorer: Scorer, protocol: str, *, top: int = 0, progress: bool = False) -> Ranking:
+        """Places every held-out item. With `top`, also lists each user's best items (full ranking only)."""
+        questions = self.questions
+        blocks = self._full if protocol == "full" else self._sampled
+        lists = np.full((len(questions), top), -1, np.int32) if top else None
+        counts: list[Counts] = []
+        with progress_bar(f"{protocol} ranking", len(questions), enabled=progress) as advance:
+            for start, stop, found in blocks(scorer_for(scorer, self.split), lists):
+                counts.append(found)
+                advance(stop - start)
+        scores, above, tied = (torch.cat(parts).numpy() for parts in zip(*counts, strict=True))
+        negatives = self.candidates(protocol) - questions.held_out
+        return Ranking(Places.among(questions.starts, scores, above, tied, negatives), lists)
+
+    def _rows_at_once(self, columns: int, fastest: int) -> int:
+        return max(1, min(fastest // columns, self._memory // (_BYTES_A_SCORE * columns)))
+
+    def _full(self, scorer: Scorer, lists: NDArray[np.int32] | None) -> Iterator[tuple[int, int, Counts]]:
+        questions, n_items = self.questions, self.split.n_items
+        rows = self._rows_at_once(n_items, _FULL_BLOCK)
+        work = torch.empty(min(rows, len(questions)), n_items, dtype=_counting_type(n_items))
+        for start in range(0, len(questions), rows):
+            stop = min(start + rows, len(questions))
+            users = torch.from_numpy(questions.users[start:stop])
+            scores = _checked(scorer.score_block(users), (stop - start, n_items), scorer)
+            pairs = slice(questions.starts[start], questions.starts[stop])
+            columns = torch.from_numpy(questions.items[pairs])
+            with _without(scores, questions.excluded_cells(start, stop)):
+                found = place(
+                    scores, columns, questions.starts[start : stop + 1] - pairs.start, work[: stop - start]
+                )
+                if lists is not None:
+                    lists[start:stop] = top_items(scores, lists.shape[1], users, self.seed).numpy()
+            self._refuse_training_items(found, pairs.start)
+            yield start, stop, found
+
+    def _sampled(self, scorer: Scorer, _: NDArray[np.int32] | None) -> Iterator[tuple[int, int, Counts]]:
+        questions = self.questions
+        start = 0
+        while start < len(questions):
+            # Users with the most held-out items come first, so the first row of a block is its widest.
+            most = int(questions.held_out[start])
+            width = most + self.negatives.shape[1]
+            stop = min(start + self._rows_at_once(width, _SAMPLED_BLOCK), len(questions))
+            pairs = slice(questions.starts[start], questions.starts[stop])
+            starts = questions.starts[start : stop + 1] - pairs.start
+            columns = np.arange(pairs.stop - pairs.start) - np.repeat(starts[:-1], np.diff(starts))
+            rows = np.repeat(np.arange(stop - start), np.diff(starts))
+            items = np.full((stop - start, width), -1, np.int64)
+            items[rows, columns] = questions.items[pairs]
+            items[:, most:] = self.negatives[start:stop]
+            asked = torch.from_numpy(items)
+            users = torch.from_numpy(questions.users[start:stop])
+            scores = _checked(scorer.score_rows(users, asked.clamp(min=0)), (stop - start, width), scorer)
+            scores = scores.masked_fill(asked < 0, -torch.inf)
+            yield start, stop, place(scores, torch.from_numpy(columns), starts, torch.empty_like(scores))
+            start = stop
+
+    def _refuse_training_items(self, found: Counts, first_pair: int) -> None:
+        """A held-out item that lost its score with the training items was one of them."""
+        lost = torch.isneginf(found.scores).nonzero()
+        if not len(lost):
+            return
+        pair = first_pair + int(lost[0])
+        user = self.questions.users[np.searchsorted(self.questions.starts, pair, side="right") - 1]
+        earlier = "training" if self.questions.part == "validation" else "training or validation"
+        raise EvaluationError(
+            f"user {self.split.train.user_ids[int(user)]!r} has the {self.questions.part} item "
+            f"{self.split.train.item_ids[int(self.questions.items[pair])]!r} in {earlier} too; "
+            "a held-out pair must not be learnt from: split the data again"
+        )
+
+
+class _without:  # noqa: N801 - reads as a word: with _without(scores, cells)
+    """Sets cells of a block to −∞ and puts the scores back: the tensor may be the scorer's own."""
+
+    def __init__(self, scores: Tensor, cells: Iterator[IndexArray]) -> None:
+        self._flat = scores.view(-1)
+        self._cells = cells
+        self._saved: list[tuple[Tensor, Tensor]] = []
+
+    def __enter__(self) -> None:
+        for numbers in self._cells:
+            index = torch.from_numpy(numbers)
+            self._saved.append((index, self._flat.take(index)))
+        for index, _ in self._saved:
+            self._flat.index_fill_(0, index, -torch.inf)
+
+    def __exit__(self, *_: object) -> None:
+        for index, values in self._saved:
+            self._flat.put_(index, values)
+
+
+def _checked(scores: Tensor, shape: tuple[int, int], scorer: Scorer) -> Tensor:
+    """Finite scores of the right shape in a layout that can be worked on, or an error."""
+    if tuple(scores.shape) != shape:
+        raise EvaluationError(
+            f"the scorer gave {tuple(scores.shape)} scores where {shape} were asked for (users, items); "
+            "return one score for each user and item"
+        )
+    if not scores.is_floating_point() or scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    # One number tells of any NaN or infinity in the block; only then is it worth looking where.
+    if not torch.isfinite(scores.sum()):
+        wrong = int(torch.count_nonzero(~torch.isfinite(scores)))
+        if wrong:
+            raise EvaluationError(
+                f"{wrong} of {scores.numel()} scores of {type(scorer).__name__} are NaN or infinite, "
+                "so their order "
+                "means nothing; look for a diverged training or a division by zero in the model"
+            )
+    return scores.contiguous()
+
+
+def _counting_type(columns: int) -> torch.dtype:
+    return torch.float32 if columns < 1 << 24 else torch.float64
+
+
+def check_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:
+    unknown = [protocol for protocol in protocols if protocol not in PROTOCOLS]
+    if unknown or not protocols:
+        given = unknown[0] if unknown else protocols
+        raise EvaluationError(f"protocol={given!r} is unknown; choose from {list(PROTOCOLS)}")
+    return tuple(dict.fromkeys(protocols))

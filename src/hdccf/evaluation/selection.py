@@ -1,0 +1,88 @@
+"""The best K of each row, exactly, and in a random but reproducible order where scores tie."""
+
+import torch
+from jaxtyping import Float, Int32, Int64
+from torch import Tensor
+
+
+def top_items(
+    scores: Float[Tensor, "b c"], k: int, users: Int64[Tensor, " b"], seed: int
+) -> Int32[Tensor, "b {k}"]:
+    """The columns of the `k` highest scores of each row, best first; −1 where only −∞ is left.
+
+    Tied columns are ordered by a hash of seed, user and column: random, different from user to user, and
+    the same whatever the size of the blocks.
+    """
+    k_all = min(k, scores.shape[1])
+    # One more than needed: a tie across the edge of the list is then a tie within the selection.
+    values, columns = _top(scores, min(k_all + 1, scores.shape[1]))
+    tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(1).nonzero()[:, 0]
+    values, columns = values[:, :k_all], columns[:, :k_all]
+    if len(tied):
+        values[tied], columns[tied] = _shuffled_ties(
+            scores[tied], values[tied], columns[tied], users[tied], seed
+        )
+    chosen = torch.full((len(scores), k), -1, dtype=torch.int32)
+    chosen[:, :k_all] = columns.masked_fill(values == -torch.inf, -1)
+    return chosen
+
+
+def _top(scores: Float[Tensor, "b c"], k: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk`, faster on long rows: the best k are in the k groups with the best maxima.
+
+    Column c belongs to group c mod m, so that taking the maxima runs along memory; the last columns, too
+    few for another layer, are always looked at.
+    """
+    n = scores.shape[1]
+    layers = 1
+    while (2 * layers) ** 2 * k <= n:
+        layers *= 2
+    if layers < 4:
+        return torch.topk(scores, k, dim=1)
+    groups = n // layers
+    layered = scores.as_strided((len(scores), layers, groups), (n, groups, 1))
+    best = torch.topk(layered.amax(1), k, dim=1, sorted=False).indices
+    columns = (best[:, None, :] + (torch.arange(layers) * groups)[:, None]).flatten(1)
+    rest = torch.arange(groups * layers, n).expand(len(scores), -1)
+    columns = torch.cat((columns, rest), 1)
+    values, places = torch.topk(scores.gather(1, columns), k, dim=1)
+    return values, columns.gather(1, places)
+
+
+def _shuffled_ties(
+    scores: Float[Tensor, "f c"],
+    values: Float[Tensor, "f k"],
+    columns: Int64[Tensor, "f k"],
+    users: Int64[Tensor, " f"],
+    seed: int,
+) -> tuple[Float[Tensor, "f k"], Int64[Tensor, "f k"]]:
+    """Orders ties by hash: those inside the list, and at its edge those that could be in it as well."""
+    k = values.shape[1]
+    edge = values[:, -1:]
+    never = torch.iinfo(torch.int64).max
+    hashes = _hash(users[:, None], torch.arange(scores.shape[1])[None, :], seed)
+    edge_hashes, edge_columns = torch.topk(
+        hashes.masked_fill(scores != edge, never), k, dim=1, largest=False, sorted=False
+    )
+    pool_columns = torch.cat((columns, edge_columns), 1)
+    pool_hashes = torch.cat((hashes.gather(1, columns), edge_hashes), 1)
+    # The list's own entries at the edge are in the second half again, if their hash lets them; so they
+    # leave the first half, and the second half's fillers, which are not at the edge at all, leave as well.
+    strays = torch.cat((values == edge, edge_hashes == never), 1)
+    pool_values = torch.cat((values, edge.expand(-1, k)), 1).masked_fill(strays, -torch.inf)
+    by_hash = pool_hashes.argsort(1)
+    by_value = pool_values.gather(1, by_hash).argsort(dim=1, descending=True, stable=True)
+    order = by_hash.gather(1, by_value)[:, :k]
+    return pool_values.gather(1, order), pool_columns.gather(1, order)
+
+
+def _hash(users: Tensor, columns: Tensor, seed: int) -> Tensor:
+    """A non-negative number for each user and column, mixed as in SplitMix64; overflow wraps around."""
+    mixed = (
+        users * -7046029254386353131
+        + columns * -4658895280553007687
+        + (seed * 0x9E3779B97F4A7C15 & 0x3FFFFFFFFFFFFFFF)
+    )
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        mixed = (mixed ^ (mixed >> shift)) * factor
+    return (mixed ^ (mixed >> 31)) & 0x3FFFFFFFFFFFFFFF
