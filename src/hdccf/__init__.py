@@ -1,4 +1,4 @@
-"""Hardness-aware debiased contrastive collaborative filtering: train, compare and serve recommenders from clicks.
+"""Hardness-aware debiased contrastive collaborative filtering: train, compare and serve recommenders.
 
 The names below are imported when they are first used, so that `import hdccf` costs nothing.
 """

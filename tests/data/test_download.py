@@ -38,7 +38,7 @@ class Answers(BaseHTTPRequestHandler):
 def address() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
     server.released = threading.Event()  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.released.set()  # type: ignore[attr-defined]

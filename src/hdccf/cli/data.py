@@ -168,7 +168,6 @@ def _read_file(source: str, options: dict[str, Any]) -> "Interactions":
     """A folder that `save` wrote, or whatever `read` reads; a name without a file was meant as a data set."""
     from hdccf.data.datasets import find
     from hdccf.data.interactions import Interactions
-    from hdccf.data.sources import read
 
     path = Path(source).expanduser()
     if (path / "meta.json").is_file():
@@ -177,6 +176,8 @@ def _read_file(source: str, options: dict[str, Any]) -> "Interactions":
         if path.suffix or len(path.parts) > 1:
             raise SourceError(f"{source} does not exist; give a file, a folder, or a name of hdccf data list")
         find(source)
+    from hdccf.data.sources import read
+
     return read(source, **options, progress=True)
 
 
