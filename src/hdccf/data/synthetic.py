@@ -22,7 +22,7 @@ from hdccf.progress import progress_bar
 
 _PAIRS_AT_ONCE = 1 << 18
 MOST_ITEMS = 1 << 22
-_LEAST = {"n_users": 2, "n_items": 2, "n_interactions": 1, "dimensions": 2, "seed": 0, "exposure_seed": 0}
+_LEAST = {"n_interactions": 1, "n_users": 2, "n_items": 2, "dimensions": 2, "seed": 0, "exposure_seed": 0}
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class WorldSettings:
                 raise ConfigError(f"{name}={getattr(self, name)} is impossible; give a number from 0 to 10")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class World:
     """What was observed, and the truth behind it; users and items are by the codes of `interactions`."""
 
@@ -84,6 +84,10 @@ class World:
     @property
     def n_items(self) -> int:
         return self.settings.n_items
+
+    def __repr__(self) -> str:
+        asked = ", ".join(f"{name}={value}" for name, value in vars(self.settings).items())
+        return f"World({self.interactions!r}, {asked})"
 
     # -- the truth about pairs -------------------------------------------------------------------------------
 
@@ -213,9 +217,11 @@ def synthetic_world(
     Users and items that are not given follow from `n_interactions`: 2,000 × 1,000 for 100,000, so that half
     of the liked pairs are observed, and 100 interactions a user in the largest worlds.
     """
+    default_users = max(round(2 * max(n_interactions, 0) ** 0.6), n_interactions // 100)
+    default_items = round(10 * max(n_interactions, 0) ** 0.4)
     settings = WorldSettings(
-        n_users=n_users or max(round(2 * n_interactions**0.6), n_interactions // 100),
-        n_items=n_items or round(10 * n_interactions**0.4),
+        n_users=default_users if n_users is None else n_users,
+        n_items=default_items if n_items is None else n_items,
         n_interactions=n_interactions,
         exposure=exposure,
         drift=drift,
