@@ -1,4 +1,4 @@
-"""Similarities against loops and against their bounds; all pairs, matching pairs and top-k against each other."""
+"""Similarities against loops and their bounds; all pairs, matching pairs and top-k against each other."""
 
 import math
 from collections.abc import Sequence
@@ -207,7 +207,7 @@ def test_scaling() -> None:
     torch.testing.assert_close(within_ball(x), torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
 
 
-class Largest(TorchDispatchMode):
+class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Remembers the most numbers that any operation gave in one tensor."""
 
     numbers = 0
@@ -226,6 +226,6 @@ def test_no_tensor_grows_with_pairs_times_dimensions(
 ) -> None:
     monkeypatch.setattr(pairwise, "TILE_NUMBERS", 2000)
     left, right = draw(60, 1), draw(80, 2)
-    with Largest() as largest:
+    with Largest() as largest:  # type: ignore[no-untyped-call]
         modulated(hidden).all_pairs(left, right).sum().backward()  # type: ignore[no-untyped-call]
     assert largest.numbers == 60 * 80
