@@ -345,6 +345,17 @@ def test_predefined_counts_what_the_later_parts_add() -> None:
     assert "1 users are in validation or test only" in split.describe()
 
 
+def test_predefined_reads_files_and_frames(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("who,what\n7,a\n8,b\n7,c\n")
+    (tmp_path / "valid.csv").write_text("who,what\n8,a\n7,b\n")
+    test = pl.DataFrame({"who": ["8", "ann"], "what": ["c", "d"]})
+    split = predefined_split(tmp_path / "train.csv", tmp_path / "valid.csv", test, user="who", item="what")
+    assert split.train.user_ids.to_list() == ["7", "8", "ann"]  # integers in two parts, strings in the third
+    assert own_pairs(split.train) == {("7", "a"), ("8", "b"), ("7", "c")}
+    assert own_pairs(split.validation) == {("8", "a"), ("7", "b")}
+    assert own_pairs(split.test) == {("8", "c"), ("ann", "d")}
+
+
 def test_predefined_refuses_or_drops_pairs_in_two_parts() -> None:
     train = interactions([(0, 0), (0, 1), (1, 1)])
     validation = interactions([(0, 1), (1, 0)])

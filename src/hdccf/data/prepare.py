@@ -1,6 +1,7 @@
 """From all interactions to what a model is trained and judged on: the k-core, and four ways to split."""
 
 from datetime import UTC, date, datetime, time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,22 +115,27 @@ def random_split(
 
 
 def predefined_split(
-    train: Interactions,
-    validation: Interactions | None = None,
-    test: Interactions | None = None,
+    train: Any,
+    validation: Any = None,
+    test: Any = None,
     *,
     overlap: str = "refuse",
     progress: bool = False,
+    **reading: Any,
 ) -> Split:
     """Parts that somebody else cut, under one set of ids: the training part's, then new ones.
+
+    Each is an `Interactions`, or whatever `hdccf.read` reads, with `reading` as its options: files, folders,
+    data frames. `None` is a part without pairs.
 
     A pair in two parts would be learnt and then asked for. `overlap="refuse"` raises; `"drop"` leaves it in
     the earlier part only and counts it. Ids that are integers here and strings there become strings.
     """
     if overlap not in OVERLAP:
         raise ConfigError(f"overlap={overlap!r} is unknown; choose one of {list(OVERLAP)}")
-    none = np.zeros(len(train), np.bool_)
-    given = [train, *(train.subset(none) if part is None else part for part in (validation, test))]
+    first = _opened(train, reading)
+    none = first.subset(np.zeros(len(first), np.bool_))
+    given = [first, *(none if part is None else _opened(part, reading) for part in (validation, test))]
     aligned = align(given)
     known = _pair_keys(aligned[0])
     dropped = 0
@@ -146,12 +152,11 @@ def predefined_split(
         known = np.concatenate((known, keys[~repeated]))
     facts = {
         "overlap_dropped": dropped,
-        "users_added": aligned[0].n_users - train.n_users,
-        "items_added": aligned[0].n_items - train.n_items,
+        "users_added": aligned[0].n_users - first.n_users,
+        "items_added": aligned[0].n_items - first.n_items,
     }
-    first, second, third = aligned
-    found = without_training(first, second, third)
-    return _report(Split(first, second, third, "predefined", facts | found), progress)
+    found = without_training(aligned[0], aligned[1], aligned[2])
+    return _report(Split(aligned[0], aligned[1], aligned[2], "predefined", facts | found), progress)
 
 
 # -- common to all -------------------------------------------------------------------------------------------
@@ -171,6 +176,15 @@ def _report(split: Split, progress: bool) -> Split:
         for remark in split.remarks():
             note(remark)
     return split
+
+
+def _opened(part: Any, reading: dict[str, Any]) -> Interactions:
+    if isinstance(part, Interactions):
+        return part
+    # Only who splits files needs the readers.
+    from hdccf.data.sources import read
+
+    return read(part, **reading)
 
 
 def _check_shares(validation: float, test: float) -> None:
