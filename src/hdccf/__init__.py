@@ -18,11 +18,17 @@ if TYPE_CHECKING:
     from hdccf.data.prepare import leave_one_out as leave_one_out
     from hdccf.data.prepare import predefined_split as predefined_split
     from hdccf.data.prepare import random_split as random_split
+    from hdccf.data.sources import read as read
+    from hdccf.data.sql import read_sql as read_sql
+    from hdccf.data.synthetic import World as World
+    from hdccf.data.synthetic import synthetic_world as synthetic_world
     from hdccf.errors import HdccfError as HdccfError
     from hdccf.evaluation import Evaluation as Evaluation
     from hdccf.evaluation import evaluate as evaluate
 
 _ROOM_OF = {
+    "World": "hdccf.data.synthetic",
+    "synthetic_world": "hdccf.data.synthetic",
     "load": "hdccf.data.datasets",
     "Evaluation": "hdccf.evaluation",
     "evaluate": "hdccf.evaluation",
@@ -32,6 +38,8 @@ _ROOM_OF = {
     "leave_one_out": "hdccf.data.prepare",
     "predefined_split": "hdccf.data.prepare",
     "random_split": "hdccf.data.prepare",
+    "read": "hdccf.data.sources",
+    "read_sql": "hdccf.data.sql",
     "HdccfError": "hdccf.errors",
     "Interactions": "hdccf.data.interactions",
 }
@@ -41,6 +49,7 @@ __all__ = [
     "HdccfError",
     "Interactions",
     "Split",
+    "World",
     "__version__",
     "evaluate",
     "global_time_split",
@@ -49,6 +58,9 @@ __all__ = [
     "load",
     "predefined_split",
     "random_split",
+    "read",
+    "read_sql",
+    "synthetic_world",
 ]
 
 
