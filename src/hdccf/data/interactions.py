@@ -1,7 +1,7 @@
 """`Interactions`, the one currency: who touched what, when, how often, under contiguous ids.
 
 Rows are pairs (user, item) without repeats, sorted by user and within a user by time (by arrival where there
-are no times, and on ties). So a user's history is a slice, its last element the latest, and CSR by user is the
+are no times, and on ties). So a history is a slice, its last element the latest, and CSR by user is the
 rows themselves; CSR by item is one counting sort away and kept.
 """
 
@@ -84,22 +84,22 @@ class Interactions:
         counts: NDArray[np.integer[Any]] | None = None,
         titles: pl.Series | None = None,
     ) -> "Interactions":
-        """Sorts pairs in any order and collapses repeats: the earliest time is kept, and the counts add up."""
-        users, items = users.astype(np.int32, copy=False), items.astype(np.int32, copy=False)
-        _check_codes(users, len(user_ids), "user")
+        """Sorts pairs in any order and collapses repeats: the earliest time is kept, the counts add up."""
+        who: IntArray = users.astype(np.int32, copy=False)
+        _check_codes(who, len(user_ids), "user")
         given = {"items": items, "times": times, "counts": counts}
         for name, array in given.items():
             if array is not None and len(array) != len(users):
                 raise DataError(
                     f"{len(array)} {name} were given for {len(users)} users; give one for each row"
                 )
-        order = _history_order(users, times)
+        order = _history_order(who, times)
         if order is not None:
             items = items[order]
             times = None if times is None else times[order]
             counts = None if counts is None else counts[order]
         starts = np.zeros(len(user_ids) + 1, np.int64)
-        np.cumsum(np.bincount(users, minlength=len(user_ids)), out=starts[1:])
+        np.cumsum(np.bincount(who, minlength=len(user_ids)), out=starts[1:])
         return cls.from_histories(
             starts, items, user_ids=user_ids, item_ids=item_ids, times=times, counts=counts, titles=titles
         )
@@ -116,23 +116,25 @@ class Interactions:
         counts: NDArray[np.integer[Any]] | None = None,
         titles: pl.Series | None = None,
     ) -> "Interactions":
-        """Collapses repeats in rows that are sorted already: user `k` has `items[starts[k]:starts[k + 1]]`, by time."""
-        items = items.astype(np.int32, copy=False)
-        _check_codes(items, len(item_ids), "item")
+        """Collapses repeats in sorted rows: user `k` has `items[starts[k]:starts[k + 1]]`, by time."""
+        what: IntArray = items.astype(np.int32, copy=False)
+        _check_codes(what, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
         users = np.repeat(np.arange(len(user_ids), dtype=np.int32), np.diff(starts))
-        by_item = _by_item(starts, items, len(item_ids))
+        by_item = _by_item(starts, what, len(item_ids))
         repeats = _repeats(by_item)
-        counts = np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
+        often: IntArray = (
+            np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
+        )
         if repeats is not None:
-            kept, counts = _add_up(by_item, repeats, counts)
-            users, items = users[kept], items[kept]
+            kept, often = _add_up(by_item, repeats, often)
+            users, what = users[kept], what[kept]
             times = None if times is None else times[kept]
-        made = cls(users, items, times, counts, user_ids.rename("user"), item_ids.rename("item"), titles)
+        made = cls(users, what, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
         if repeats is None:
             # The transposition that looked for repeats is the one that `by_item` would make: keep it.
-            made.__dict__.update(by_user=Adjacency(starts, items, slice(None)), by_item=by_item)
+            made.__dict__.update(by_user=Adjacency(starts, what, slice(None)), by_item=by_item)
         return made
 
     # -- what is in it ---------------------------------------------------------------------------------------
@@ -308,8 +310,8 @@ class Interactions:
         )
         if loaded.fingerprint != meta["fingerprint"]:
             raise DataError(
-                f"{folder} is damaged: its fingerprint is {loaded.fingerprint}, but {meta['fingerprint']} was saved; "
-                "save the interactions again"
+                f"{folder} is damaged: its fingerprint is {loaded.fingerprint}, not "
+                f"{meta['fingerprint']} as saved; save the interactions again"
             )
         return loaded
 
@@ -396,7 +398,7 @@ def _add_up(
     by_item: Adjacency, repeats: NDArray[np.bool_], counts: IntArray
 ) -> tuple[NDArray[np.bool_], IntArray]:
     """Which rows are the first of their pair, and the counts that they then have."""
-    rows = by_item.rows
+    rows = np.asarray(by_item.rows)
     # Rows ascend within an item, so the earliest row of a pair leads its run.
     leads = np.flatnonzero(~repeats)
     runs_on = np.flatnonzero(repeats)
