@@ -1,0 +1,83 @@
+"""Tensors and facts in one file, written all or nothing, read without executing anything.
+
+The file is safetensors; what is not a tensor (counters, the best metric so far) is JSON in its header, so that
+one rename makes both current.
+"""
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hdccf.errors import RunError
+from hdccf.files import atomic_file
+
+FORMAT_VERSION = 1
+
+
+def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """Writes `path` anew; where that fails what was there before is still there."""
+    header = {"version": str(FORMAT_VERSION), "facts": json.dumps(facts, allow_nan=False)}
+    # A copy each: safetensors refuses two names for one memory.
+    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    try:
+        with atomic_file(path) as temporary:
+            save_file(own, temporary, metadata=header)
+    except (OSError, SafetensorError) as cause:
+        if getattr(cause, "errno", None) == errno.ENOSPC or "No space left" in str(cause):
+            kept = f"; the last good one is still {path}" if path.exists() else ""
+            raise RunError(
+                f"the disk is full, so {path.name} could not be written{kept}: make room and resume"
+            ) from cause
+        raise RunError(f"{path} could not be written ({cause}); check the folder and resume") from cause
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the facts of a file that `save` wrote."""
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except FileNotFoundError as cause:
+        raise RunError(f"{path} does not exist; give the folder of a run that has been trained") from cause
+    except (OSError, SafetensorError) as cause:
+        raise RunError(
+            f"{path} is damaged ({cause}); train again, or resume from another checkpoint"
+        ) from cause
+    if header.get("version") != str(FORMAT_VERSION):
+        raise RunError(
+            f"{path} has format version {header.get('version')}; this hdccf reads {FORMAT_VERSION}"
+        )
+    return tensors, json.loads(header["facts"])
+
+
+def pack_optimizer(optimizer: Optimizer, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as named tensors and numbers."""
+    tensors, numbers = {}, {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            name = f"{prefix}.{index}.{key}"
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            elif value is not None:
+                numbers[name] = value
+    return tensors, numbers
+
+
+def unpack_optimizer(
+    optimizer: Optimizer, prefix: str, tensors: dict[str, Tensor], numbers: dict[str, Any]
+) -> None:
+    """Puts a packed state back; learning rates and the like stay as the settings made them."""
+    whole = optimizer.state_dict()
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**tensors, **numbers}.items():
+        if name.startswith(f"{prefix}."):
+            index, key = name.removeprefix(f"{prefix}.").split(".", 1)
+            state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({**whole, "state": state})

@@ -1,0 +1,98 @@
+"""Settings: frozen, validated, read from TOML and the command line. Each default lives in its class, once."""
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hdccf.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """The base of every settings class: unknown names and impossible values are a `ConfigError` of one line."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_one_line(type(self), error)) from error
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with some settings replaced, validated anew."""
+        return type(self)(**{**self.model_dump(), **values})
+
+
+class TrainingSettings(Settings):
+    """What every model that is trained by gradients has in common."""
+
+    epochs: int = Field(default=100, ge=1)
+    """Passes over the training data at most; early stopping usually ends before."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Step size; too large and the loss jumps, too small and early stopping comes before the best."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Pull of all parameters towards zero; helps where items are rare."""
+    optimizer: Literal["adam", "adamw", "adagrad", "sgd"] = "adam"
+    """The rule of the steps."""
+    sparse_updates: bool = False
+    """Update only the embedding rows that a step touched: faster where the catalogue is far larger than a batch."""
+    patience: int = Field(default=10, ge=1)
+    """Evaluations without a new best before training stops."""
+    evaluate_every: int = Field(default=1, ge=1)
+    """Epochs between evaluations on the validation part."""
+    validation_metric: str = "sampled:ndcg@10"
+    """What early stopping and the choice of the best epoch go by: protocol:metric@k."""
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The settings of a TOML file as a flat table."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as cause:
+        raise ConfigError(f"{path} does not exist; give the path of a TOML file with settings") from cause
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+        raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """`["temperature=0.15", "sampler=block"]` as a table; values are TOML, and bare words are strings."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{assignment!r} sets nothing; write name=value, as in temperature=0.15")
+        try:
+            values[name.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[name.strip()] = text.strip()
+    return values
+
+
+def build_settings(kind: type[Settings], *layers: Mapping[str, Any]) -> Settings:
+    """Defaults, then each layer over the ones before it: preset, file, command line."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged.update(layer)
+    return kind(**merged)
+
+
+def _one_line(kind: type[Settings], error: ValidationError) -> str:
+    """Pydantic's first complaint as: what was given, what is allowed, what to do."""
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = sorted(kind.model_fields)
+        close = get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return f"{kind.__name__} has no setting {name!r}; {hint}choose one of {known}"
+    message = first["msg"].removeprefix("Value error, ")
+    if not name:
+        return message
+    # Pydantic says "Input should be …"; its subject is named instead.
+    return f"{name}={first['input']!r} is not possible: it {message.removeprefix('Input ')}"

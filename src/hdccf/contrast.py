@@ -1,0 +1,156 @@
+"""From scores to the paper's loss of each positive, for each kind of batch: masks, counts, corrections, clamp.
+
+`losses` has the formulas on given scores and weights; here the batches' structure becomes those weights. The
+negatives of one side are always: weights (multi-set counts × frequency^(…) × not observed), a size Q, and, with
+ω⁺ > 0, the positives whose mean is taken off.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from hdccf import losses
+from hdccf.data.sampling import Block, Negatives
+
+Omega = Float[Tensor, " n"] | float
+"""A probability for all, or one for each user (of its items) or item (of its users)."""
+
+
+class Against(NamedTuple):
+    """One side of a batch, scored: each row with negatives of its own and P neighbours of its own."""
+
+    scores: Float[Tensor, "b c"]
+    log_weights: Float[Tensor, "b c"]
+    """log of count × frequency^(…), −inf where masked."""
+    size: float | None
+    """Q, what the weights are normalised to; None takes them as they are."""
+    neighbours: Float[Tensor, "b p"]
+    valid: Bool[Tensor, "b p"]
+    """False where a neighbour is the target itself, which is counted once."""
+
+    def weights(self) -> Float[Tensor, "b c"]:
+        return self.log_weights.exp()
+
+
+class Side(NamedTuple):
+    """The negatives of one side of every positive: log F̃, and what to report of it."""
+
+    log_score: Float[Tensor, " b"]
+    clipped: Float[Tensor, ""]
+    """Share of rows held at the lower bound, which pass no gradient."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """What the contrastive loss of a positive is made of; see the settings of the same names."""
+
+    temperature: float
+    item_weight: float
+    user_weight: float
+    omega_items: Omega
+    omega_users: Omega
+    lowest: float
+
+    def loss(
+        self, positive: Float[Tensor, " b"], items: Side | None, users: Side | None
+    ) -> Float[Tensor, " b"]:
+        """Eq. 14 (with ω = 0 and no mask Eq. 1)."""
+        return losses.contrastive(
+            positive,
+            None if items is None else items.log_score,
+            None if users is None else users.log_score,
+            temperature=self.temperature,
+            item_weight=self.item_weight,
+            user_weight=self.user_weight,
+        )
+
+    def side(self, against: Against, target: Float[Tensor, " b"], omega: Omega) -> Side:
+        """F̃ over a side's negatives, debiased with its neighbours and the target (Eq. 15)."""
+        biased = losses.log_negative_score(
+            against.scores, against.log_weights, temperature=self.temperature, size=against.size
+        )
+        if _is_zero(omega):
+            return Side(biased, biased.new_zeros(()))
+        positives = torch.cat([against.neighbours, target[:, None]], 1)
+        valid = torch.cat([against.valid, torch.ones_like(against.valid[:, :1])], 1)
+        log_valid = torch.zeros_like(positives).masked_fill_(~valid, -torch.inf)
+        mean = losses.log_mean_exp(positives, log_valid, temperature=self.temperature)
+        size = against.weights().sum(1) if against.size is None else against.size
+        return self._debiased(biased, mean, size, omega)
+
+    def block(
+        self,
+        scores: Float[Tensor, "r c"],
+        block: Block,
+        *,
+        log_item_weights: Float[Tensor, " c"],
+        log_user_weights: Float[Tensor, " r"],
+    ) -> tuple[Float[Tensor, " b"], Side, Side]:
+        """The positives' scores, and for each of them its row's and its column's negatives.
+
+        Weights are such that a plain weighted sum estimates the sum over the catalogue (or over all users), so Q is
+        the sum of the weights that are left, and sums are not normalised again.
+        """
+        masked = (block.observed_rows, block.observed_columns)
+        over_items, over_users = losses.log_block_scores(
+            scores,
+            masked,
+            temperature=self.temperature,
+            log_column_weights=log_item_weights,
+            log_row_weights=log_user_weights,
+        )
+        positive = scores[block.rows, block.positive_columns]
+        items = self._block_side(over_items, positive, block.rows, masked, log_item_weights, self.omega_items)
+        transposed = (masked[1], masked[0])
+        users = self._block_side(
+            over_users, positive, block.positive_columns, transposed, log_user_weights, self.omega_users
+        )
+        return positive, items, users
+
+    def _block_side(
+        self,
+        log_sums: Float[Tensor, " n"],
+        positive: Float[Tensor, " b"],
+        rows: Int64[Tensor, " b"],
+        masked: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
+        log_weights: Float[Tensor, " c"],
+        omega: Omega,
+    ) -> Side:
+        if _is_zero(omega):
+            return Side(log_sums[rows], log_sums.new_zeros(()))
+        weights = log_weights.exp()
+        taken = torch.zeros_like(log_sums).index_add_(0, masked[0], weights[masked[1]])
+        size = (weights.sum() - taken).clamp_min(torch.finfo(weights.dtype).tiny)
+        mean = losses.log_mean_exp_by_group(positive, rows, len(log_sums), temperature=self.temperature)
+        side = self._debiased(log_sums, mean, size, omega)
+        return Side(side.log_score[rows], side.clipped)
+
+    def _debiased(
+        self,
+        biased: Float[Tensor, " n"],
+        mean: Float[Tensor, " n"],
+        size: Float[Tensor, " n"] | float,
+        omega: Omega,
+    ) -> Side:
+        score, clipped = losses.debias(
+            biased, mean, size=size, omega=omega, lowest=self.lowest, temperature=self.temperature
+        )
+        return Side(score, clipped.to(biased.dtype).mean())
+
+
+def _is_zero(omega: Omega) -> bool:
+    return not isinstance(omega, Tensor) and omega == 0
+
+
+def in_batch_log_weights(
+    negatives: Negatives, log_frequency: Float[Tensor, " c"], *, mask_observed: bool
+) -> Float[Tensor, "b c"]:
+    """log of count × frequency^(−β), for each instance without its own neighbours and without observed pairs."""
+    counts = negatives.counts.to(log_frequency.dtype).repeat(len(negatives.own), 1)
+    counts.scatter_add_(1, negatives.own, -torch.ones_like(negatives.own, dtype=counts.dtype))
+    if mask_observed:
+        counts[negatives.observed_rows, negatives.observed_columns] = 0.0
+    return counts.log_().add_(log_frequency)

@@ -1,0 +1,52 @@
+"""The user's and the item's vectors: free, one a node, or made of the recent history."""
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hdccf.data.sampling import History
+from hdccf.similarity import Vectors, unit
+
+
+class Table(nn.Module):
+    """One free vector a node, and a second one for the modulation to look at where `separate`."""
+
+    def __init__(
+        self, n_nodes: int, dim: int, *, separate: bool, std: float, sparse: bool, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(std * torch.randn(n_nodes, dim, generator=generator))
+        self.factors = (
+            nn.Parameter(std * torch.randn(n_nodes, dim, generator=generator)) if separate else None
+        )
+        self.sparse = sparse
+
+    def forward(self, nodes: Int64[Tensor, "*n"] | None = None) -> Vectors:
+        """The vectors of some nodes, or of all."""
+        embedding = self._look_up(self.embedding, nodes)
+        return Vectors(embedding, embedding if self.factors is None else self._look_up(self.factors, nodes))
+
+    def sum_of(self, history: History, n_rows: int) -> Vectors:
+        """For each row the normalised, weighted sum of the vectors of its items; zero where it has none."""
+        offsets = torch.searchsorted(history.rows, torch.arange(n_rows, device=history.rows.device))
+
+        def add_up(table: Float[Tensor, "nodes d"]) -> Float[Tensor, "rows d"]:
+            return unit(
+                functional.embedding_bag(
+                    history.items,
+                    table,
+                    offsets,
+                    mode="sum",
+                    per_sample_weights=history.weights.to(table.dtype),
+                    sparse=self.sparse,
+                )
+            )
+
+        embedding = add_up(self.embedding)
+        return Vectors(embedding, embedding if self.factors is None else add_up(self.factors))
+
+    def _look_up(self, table: nn.Parameter, nodes: Int64[Tensor, "*n"] | None) -> Tensor:
+        if nodes is None:
+            return table
+        return functional.embedding(nodes, table, sparse=self.sparse)

@@ -1,0 +1,34 @@
+"""The models, by name. Adding one is a file, its settings and a line here; the conformance tests come free."""
+
+from difflib import get_close_matches
+
+from hdccf.config import Settings
+from hdccf.errors import ConfigError
+from hdccf.models.base import Entry
+from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.reference import MostPopular, MostPopularModel, Random, RandomModel
+
+MODELS: dict[str, Entry] = {
+    "hdccf": Entry(HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS),
+    "most-popular": Entry(MostPopular, MostPopularModel, "the items with the most users, for everybody"),
+    "random": Entry(Random, RandomModel, "a fixed random order for each user; what chance gives"),
+}
+
+
+def entry_named(name: str) -> Entry:
+    if name not in MODELS:
+        close = get_close_matches(name, MODELS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(f"model={name!r} is unknown; {hint}choose one of {sorted(MODELS)}")
+    return MODELS[name]
+
+
+def name_of(settings: Settings) -> str:
+    """The registry's name for a settings object."""
+    for name, entry in MODELS.items():
+        if type(settings) is entry.settings:
+            return name
+    raise ConfigError(
+        f"{type(settings).__name__} is not a model's settings; take those of one of {sorted(MODELS)}"
+    )

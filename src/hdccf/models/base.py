@@ -1,0 +1,101 @@
+"""What the trainer asks of a model, and what a model gives back once it is trained."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from hdccf.config import Settings
+from hdccf.data.interactions import Interactions
+from hdccf.scoring import Scorer
+from hdccf.similarity import Similarity, Vectors
+
+
+class Objective(NamedTuple):
+    """One loss to be minimised, and which of the model's parameters it drives."""
+
+    loss: Float[Tensor, ""]
+    group: str
+    terms: dict[str, Float[Tensor, ""]]
+    """What to show and log beside the loss, detached: its parts, clip rates."""
+
+
+class Model(Protocol):
+    """A model yields its losses with the parameters each one drives; the trainer steps between them.
+
+    So a plain model yields one objective a batch, an adversarial one two, and both share the loop. A model whose
+    `groups` are empty is finished when it is built.
+    """
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]: ...
+
+    @property
+    def n_batches(self) -> int: ...
+
+    def batches(self, generator: torch.Generator) -> Iterator[Any]:
+        """One pass over the training data, drawn from nothing but the generator."""
+        ...
+
+    def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]: ...
+
+    def diagnose(self, batch: Any) -> dict[str, float]:
+        """What the negatives of a batch did; logged once an epoch."""
+        ...
+
+    def scorer(self) -> Scorer: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+Build = Callable[[Any, Interactions, torch.Generator], Model]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model in the registry: its settings, how it is built from them and the training pairs, and its presets."""
+
+    settings: type[Settings]
+    build: Build
+    summary: str
+    presets: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class VectorScorer:
+    """Scores by a similarity of a user's and an item's vectors."""
+
+    def __init__(self, similarity: Similarity, users: Vectors, items: Vectors) -> None:
+        self.similarity = similarity
+        self.users = users
+        self.items = items
+
+    @property
+    def n_users(self) -> int:
+        return len(self.users.embedding)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items.embedding)
+
+    @torch.no_grad()
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        columns = self.items if items is None else _pick(self.items, items)
+        return self.similarity.all_pairs(_pick(self.users, users), columns)
+
+    @torch.no_grad()
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        rows = _pick(self.users, users.unsqueeze(1))
+        return self.similarity.matching(rows, _pick(self.items, items))
+
+
+def _pick(vectors: Vectors, which: Int64[Tensor, "*n"]) -> Vectors:
+    embedding = vectors.embedding[which]
+    # Where both are one tensor, one look-up does.
+    return Vectors(embedding, embedding if vectors.factors is vectors.embedding else vectors.factors[which])

@@ -1,0 +1,256 @@
+"""HDCCF: vectors, similarity, batches and the three contrastive losses put together (Eq. 6)."""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from hdccf import losses
+from hdccf.contrast import Against, Contrast, Side
+from hdccf.data.graph import Graph
+from hdccf.data.interactions import Interactions
+from hdccf.data.sampling import (
+    Block,
+    BlockSampler,
+    Drawn,
+    HistoryBlockSampler,
+    InBatch,
+    InBatchSampler,
+    UniformSampler,
+    cut_histories,
+)
+from hdccf.data.weights import positive_weights
+from hdccf.diagnostics import describe_negatives
+from hdccf.encoders import Table
+from hdccf.errors import ConfigError
+from hdccf.models.base import Objective, VectorScorer
+from hdccf.models.hdccf_scores import (
+    Scored,
+    ScoredBlock,
+    item_negatives,
+    score_block,
+    score_drawn,
+    score_in_batch,
+)
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.scoring import Scorer
+from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
+
+Batch = InBatch | Drawn | Block
+Terms = dict[str, Float[Tensor, ""]]
+
+_EVERYTHING = "all"
+
+
+class HDCCFModel(nn.Module):
+    """Built from settings and training pairs; the trainer does the rest."""
+
+    def __init__(self, settings: HDCCF, train: Interactions, generator: torch.Generator) -> None:
+        super().__init__()
+        self.settings = settings
+        self.uses_history = resolve_user_vector(settings, train) == "history"
+        self.graph = Graph.of(train)
+        self._positive_weights = positive_weights(
+            train,
+            half_life=settings.recency_half_life,
+            floor=settings.recency_floor,
+            unit=settings.recency_unit,
+            count_power=settings.count_power,
+        )
+        separate = settings.similarity == "modulated" and settings.factors == "separate"
+
+        def table(n_nodes: int) -> Table:
+            return Table(
+                n_nodes,
+                settings.embedding_dim,
+                separate=separate,
+                std=settings.init_std,
+                sparse=settings.sparse_updates,
+                generator=generator,
+            )
+
+        self.items = table(train.n_items)
+        self.users = None if self.uses_history else table(train.n_users)
+        self.user_item = _similarity(settings, generator)
+        # Each relation has its own g: what matters between two users is not what matters between user and item.
+        self.user_user = _similarity(settings, generator) if settings.user_user_weight else None
+        self.item_item = _similarity(settings, generator) if settings.item_item_weight else None
+        self.contrast = Contrast(
+            temperature=settings.temperature,
+            item_weight=settings.item_side,
+            user_weight=settings.user_side,
+            omega_items=settings.omega_items,
+            omega_users=settings.omega_users,
+            lowest=self.user_item.lowest,
+        )
+
+    # -- what the trainer asks -------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {_EVERYTHING: list(self.parameters())}
+
+    @cached_property
+    def sampler(self) -> InBatchSampler | UniformSampler | BlockSampler | HistoryBlockSampler:
+        s, graph, weights = self.settings, self.graph, self._positive_weights
+        if self.uses_history:
+            return HistoryBlockSampler(
+                graph,
+                weights,
+                s.block_users,
+                s.block_items,
+                s.history_half_life,
+                s.history_length,
+                s.ahead,
+                s.ahead_half_life,
+            )
+        if s.sampler == "block":
+            return BlockSampler(graph, weights, s.block_users, s.block_items)
+        if s.sampler == "in-batch":
+            return InBatchSampler(graph, weights, s.batch_size, s.neighbours)
+        return UniformSampler(graph, weights, s.batch_size, s.negatives, s.neighbours)
+
+    @property
+    def n_batches(self) -> int:
+        return len(self.sampler)
+
+    def batches(self, generator: torch.Generator) -> Iterator[Any]:
+        yield from self.sampler.epoch(generator)
+
+    def objectives(self, batch: Batch, generator: torch.Generator) -> Iterator[Objective]:
+        s = self.settings
+        if isinstance(batch, Block):
+            scored = score_block(self, batch, generator)
+            loss, clips = self._block_loss(scored, batch)
+            relation_weights = scored.anchor_weights
+        else:
+            scored = score_in_batch(self, batch) if isinstance(batch, InBatch) else score_drawn(self, batch)
+            loss, clips = self._instance_loss(scored, generator)
+            relation_weights = batch.weights
+        parts = {"user-item": weighted_mean(loss, batch.weights)}
+        for name, weight, relation in (
+            ("user-user", s.user_user_weight, scored.user_user),
+            ("item-item", s.item_item_weight, scored.item_item),
+        ):
+            if relation is not None:
+                parts[name] = weight * weighted_mean(self._relation_loss(relation), relation_weights)
+        total = torch.stack(list(parts.values())).sum()
+        shown = {name: part.detach() for name, part in parts.items()} if len(parts) > 1 else {}
+        yield Objective(total, _EVERYTHING, {**shown, **clips})
+
+    @torch.no_grad()
+    def diagnose(self, batch: Batch) -> dict[str, float]:
+        """On the item side, whose negatives a user would be shown."""
+        negatives = item_negatives(self, batch)
+        return describe_negatives(negatives, self.settings.temperature)
+
+    def scorer(self) -> Scorer:
+        return VectorScorer(self.user_item, self.all_users(), self.items())
+
+    @torch.no_grad()
+    def all_users(self) -> Vectors:
+        """Every user's vector; with `history`, of all their training items."""
+        if self.users is not None:
+            return self.users()
+        every = torch.arange(self.graph.n_users)
+        return self.history_vectors(every, self.graph.items_of.degrees)
+
+    def history_vectors(self, users: Int64[Tensor, " r"], cuts: Int64[Tensor, " r"]) -> Vectors:
+        s = self.settings
+        history = cut_histories(self.graph.items_of, users, cuts, s.history_half_life, s.history_length)
+        return self.items.sum_of(history, len(users))
+
+    def user_vectors(self, users: Int64[Tensor, "*n"]) -> Vectors:
+        """Free vectors; only blocks go with histories."""
+        if self.users is None:
+            raise ConfigError("a user's history vector is made with the block's cuts; set sampler to block")
+        return self.users(users)
+
+    # -- the negatives' weights ------------------------------------------------------------------------------
+
+    def log_weights(self, kind: Literal["items", "users"], drawn_by_frequency: bool) -> Float[Tensor, " n"]:
+        """What makes negatives count ∝ frequency^(1 − β), given how they were drawn; on average 1.
+
+        In-batch negatives come ∝ frequency and take frequency^(−β); uniform ones and a block's take
+        frequency^(1 − β).
+        """
+        exponent = self.settings.frequency_correction - (0.0 if drawn_by_frequency else 1.0)
+        neighbours = self.graph.users_of if kind == "items" else self.graph.items_of
+        log_weights = losses.log_frequency_weights(neighbours.degrees, exponent)
+        return log_weights - torch.logsumexp(log_weights, 0) + math.log(len(log_weights))
+
+    @cached_property
+    def log_item_weights(self) -> Float[Tensor, " items"]:
+        return self.log_weights("items", self.settings.sampler == "in-batch")
+
+    @cached_property
+    def log_user_weights(self) -> Float[Tensor, " users"]:
+        return self.log_weights("users", self.settings.sampler == "in-batch")
+
+    # -- losses of scored batches ----------------------------------------------------------------------------
+
+    def _block_loss(self, scored: ScoredBlock, block: Block) -> tuple[Float[Tensor, " b"], Terms]:
+        positive, items, users = self.contrast.block(
+            scored.scores,
+            block,
+            log_item_weights=scored.log_item_weights,
+            log_user_weights=scored.log_user_weights,
+        )
+        return self.contrast.loss(positive, items, users), _clips(items, users)
+
+    def _instance_loss(self, scored: Scored, generator: torch.Generator) -> tuple[Float[Tensor, " b"], Terms]:
+        s = self.settings
+        if s.loss != "contrastive":
+            chosen = torch.multinomial(scored.items.weights(), 1, generator=generator)
+            negative = scored.items.scores.gather(1, chosen).squeeze(1)
+            if s.loss == "bpr":
+                return losses.bpr(scored.positive, negative), {}
+            one = torch.ones_like(negative)
+            seen = losses.binary_cross_entropy(scored.positive, one)
+            return seen + losses.binary_cross_entropy(negative, 1 - one), {}
+        items = self.contrast.side(scored.items, scored.positive, s.omega_items)
+        users = self.contrast.side(scored.users, scored.positive, s.omega_users)
+        return self.contrast.loss(scored.positive, items, users), _clips(items, users)
+
+    def _relation_loss(self, relation: Against) -> Float[Tensor, " b"]:
+        """Eq. 17, the mean over the P neighbours, so that λ means the same for any P."""
+        tau = self.settings.temperature
+        negatives = losses.log_negative_score(
+            relation.scores, relation.log_weights, temperature=tau, size=relation.size
+        )
+        each = losses.neighbour_contrastive(
+            relation.neighbours, negatives, temperature=tau, valid=relation.valid
+        )
+        return each.sum(1) / relation.valid.sum(1).clamp_min(1)
+
+
+def resolve_user_vector(settings: HDCCF, train: Interactions) -> Literal["free", "history"]:
+    """What `user_vector="auto"` means for this data: a history needs times, blocks and more than one item a user."""
+    if settings.user_vector != "auto":
+        if settings.user_vector == "history" and train.times is None:
+            raise ConfigError(
+                "user_vector='history' needs times; give a time column, or take user_vector='free'"
+            )
+        return settings.user_vector
+    possible = (
+        train.times is not None and settings.sampler == "block" and bool((train.by_user.degrees >= 2).any())
+    )
+    return "history" if possible else "free"
+
+
+def weighted_mean(values: Float[Tensor, " b"], weights: Float[Tensor, " b"]) -> Float[Tensor, ""]:
+    return (values * weights).sum() / weights.sum()
+
+
+def _similarity(settings: HDCCF, generator: torch.Generator) -> Similarity:
+    if settings.similarity == "modulated":
+        return Modulated(settings.embedding_dim, settings.hidden, settings.normalise, generator)
+    return SIMILARITIES[settings.similarity]()
+
+
+def _clips(items: Side, users: Side) -> Terms:
+    return {"clipped-items": items.clipped.detach(), "clipped-users": users.clipped.detach()}

@@ -1,0 +1,191 @@
+"""Scoring each kind of batch with HDCCF's vectors: which pairs are compared, and what weighs them."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from hdccf.contrast import Against, in_batch_log_weights
+from hdccf.data.sampling import Block, Drawn, InBatch, Negatives
+from hdccf.similarity import Similarity, Vectors
+
+if TYPE_CHECKING:
+    from hdccf.models.hdccf import HDCCFModel
+
+
+class Scored(NamedTuple):
+    """A batch of instances: the positives, both sides of Eq. 14, and the relations of Eq. 17 where they are wanted."""
+
+    positive: Float[Tensor, " b"]
+    items: Against
+    users: Against
+    user_user: Against | None
+    item_item: Against | None
+
+
+class ScoredBlock(NamedTuple):
+    """A block: all its pairs, what weighs its columns and rows, and the relations of some anchors."""
+
+    scores: Float[Tensor, "r c"]
+    log_item_weights: Float[Tensor, " c"]
+    log_user_weights: Float[Tensor, " r"]
+    user_user: Against | None
+    item_item: Against | None
+    anchor_weights: Float[Tensor, " a"]
+
+
+def score_in_batch(model: "HDCCFModel", batch: InBatch) -> Scored:
+    """Every instance against the distinct neighbours of all (Eq. 9)."""
+    users, items = model.user_vectors(batch.users), model.items(batch.items)
+    column_users = model.user_vectors(batch.against_users.columns)
+    column_items = model.items(batch.against_items.columns)
+    masked = model.settings.mask_observed
+    item_weights = in_batch_log_weights(
+        batch.against_items, model.log_item_weights[batch.against_items.columns], mask_observed=masked
+    )
+    user_weights = in_batch_log_weights(
+        batch.against_users, model.log_user_weights[batch.against_users.columns], mask_observed=masked
+    )
+    # Q is counted before masking (erratum 3).
+    size = float(model.settings.neighbours * (len(batch.users) - 1))
+
+    def against(
+        scores: Float[Tensor, "b c"],
+        log_weights: Float[Tensor, "b c"],
+        side: Negatives,
+        target: Int64[Tensor, " b"],
+    ) -> Against:
+        return Against(
+            scores, log_weights, size, scores.gather(1, side.own), side.columns[side.own] != target[:, None]
+        )
+
+    def relation(
+        similarity: Similarity | None, left: Vectors, right: Vectors, *rest: Tensor | Negatives
+    ) -> Against | None:
+        return None if similarity is None else against(similarity.all_pairs(left, right), *rest)  # type: ignore[arg-type]
+
+    on_items = (item_weights, batch.against_items, batch.items)
+    on_users = (user_weights, batch.against_users, batch.users)
+    return Scored(
+        model.user_item.matching(users, items),
+        against(model.user_item.all_pairs(users, column_items), *on_items),
+        against(model.user_item.all_pairs(column_users, items).T, *on_users),
+        relation(model.user_user, users, column_users, *on_users),
+        relation(model.item_item, items, column_items, *on_items),
+    )
+
+
+def score_drawn(model: "HDCCFModel", batch: Drawn) -> Scored:
+    """Every instance against S negatives a side of its own (Eq. 1)."""
+    users, items = model.user_vectors(batch.users), model.items(batch.items)
+    negative_items, negative_users = (
+        model.items(batch.negative_items),
+        model.user_vectors(batch.negative_users),
+    )
+    near_items, near_users = model.items(batch.neighbour_items), model.user_vectors(batch.neighbour_users)
+    each_user, each_item = _against_each(users), _against_each(items)
+    size = float(batch.negative_items.shape[1])
+    f = model.user_item.matching
+    item_weights = model.log_item_weights[batch.negative_items]
+    user_weights = model.log_user_weights[batch.negative_users]
+    other_items = batch.neighbour_items != batch.items[:, None]
+    other_users = batch.neighbour_users != batch.users[:, None]
+
+    user_user = item_item = None
+    if model.user_user is not None:
+        g = model.user_user.matching
+        user_user = Against(
+            g(each_user, negative_users), user_weights, size, g(each_user, near_users), other_users
+        )
+    if model.item_item is not None:
+        g = model.item_item.matching
+        item_item = Against(
+            g(each_item, negative_items), item_weights, size, g(each_item, near_items), other_items
+        )
+    return Scored(
+        f(users, items),
+        Against(f(each_user, negative_items), item_weights, size, f(each_user, near_items), other_items),
+        Against(f(negative_users, each_item), user_weights, size, f(near_users, each_item), other_users),
+        user_user,
+        item_item,
+    )
+
+
+def score_block(model: "HDCCFModel", block: Block, generator: torch.Generator) -> ScoredBlock:
+    """All users of a block with all its items, once."""
+    users, items = block_vectors(model, block)
+    log_items, log_users = block_log_weights(model, block)
+    user_user = item_item = None
+    anchor_weights = block.weights[:0]
+    if model.user_user is not None or model.item_item is not None:
+        anchors = torch.randperm(len(block.rows), generator=generator)[: model.settings.batch_size]
+        rows, columns = block.rows[anchors], block.positive_columns[anchors]
+        anchor_weights = block.weights[anchors]
+        observed = torch.zeros(len(log_users), len(log_items), dtype=torch.bool)
+        observed[block.observed_rows, block.observed_columns] = True
+        relations = (
+            (model.user_user, users, log_users, observed.T[columns], rows),
+            (model.item_item, items, log_items, observed[rows], columns),
+        )
+        user_user, item_item = (
+            None if similarity is None else _block_relation(model, similarity, *rest, generator)
+            for similarity, *rest in relations
+        )
+    return ScoredBlock(
+        model.user_item.all_pairs(users, items), log_items, log_users, user_user, item_item, anchor_weights
+    )
+
+
+def _block_relation(
+    model: "HDCCFModel",
+    similarity: Similarity,
+    vectors: Vectors,
+    log_weights: Float[Tensor, " n"],
+    related: Bool[Tensor, "a n"],
+    anchors: Int64[Tensor, " a"],
+    generator: torch.Generator,
+) -> Against:
+    """Anchors against the block's own rows (or columns): P neighbours drawn from the related ones, the rest negatives."""
+    scores = similarity.all_pairs(Vectors(vectors.embedding[anchors], vectors.factors[anchors]), vectors)
+    # An anchor is related to itself, so there is always something to draw; drawn itself, it does not count.
+    drawn = torch.multinomial(
+        related.float(), model.settings.neighbours, replacement=True, generator=generator
+    )
+    masked = log_weights.expand(scores.shape).masked_fill(related, -torch.inf)
+    return Against(scores, masked, None, scores.gather(1, drawn), drawn != anchors[:, None])
+
+
+def block_vectors(model: "HDCCFModel", block: Block) -> tuple[Vectors, Vectors]:
+    if block.history is None:
+        return model.user_vectors(block.users), model.items(block.columns)
+    return model.items.sum_of(block.history, len(block.users)), model.items(block.columns)
+
+
+def block_log_weights(model: "HDCCFModel", block: Block) -> tuple[Float[Tensor, " c"], Float[Tensor, " r"]]:
+    """How many items a column stands for, and how many users a row, times the frequency's correction."""
+    columns = model.log_item_weights if block.columns is None else model.log_item_weights[block.columns]
+    if block.inclusion is not None:
+        columns = columns + block.inclusion.log()
+    share = torch.tensor(model.graph.n_users / len(block.users)).log()
+    return columns, model.log_user_weights[block.users] + share
+
+
+def item_negatives(model: "HDCCFModel", batch: InBatch | Drawn | Block) -> Against:
+    """The item side of any batch, for diagnosis: a block's rows become instances."""
+    if isinstance(batch, InBatch):
+        return score_in_batch(model, batch).items
+    if isinstance(batch, Drawn):
+        return score_drawn(model, batch).items
+    users, items = block_vectors(model, batch)
+    scores = model.user_item.all_pairs(users, items)
+    log_items, _ = block_log_weights(model, batch)
+    log_weights = log_items.repeat(len(scores), 1)
+    log_weights[batch.observed_rows, batch.observed_columns] = -torch.inf
+    none = torch.zeros(len(scores), 0)
+    return Against(scores, log_weights, None, none, none.bool())
+
+
+def _against_each(vectors: Vectors) -> Vectors:
+    """Each row opposite a list of its own: [b, d] becomes [b, 1, d]."""
+    return Vectors(vectors.embedding.unsqueeze(1), vectors.factors.unsqueeze(1))

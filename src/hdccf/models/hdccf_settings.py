@@ -1,0 +1,132 @@
+"""HDCCF's settings, and the presets: ours, the paper's, and the paper's ablations. Knows no torch."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hdccf.config import TrainingSettings
+
+
+class HDCCF(TrainingSettings):
+    """Hardness-aware debiased contrastive collaborative filtering (Yang et al., IJCAI 2022)."""
+
+    # -- vectors
+    embedding_dim: int = Field(default=64, ge=1)
+    """Length of the vectors; more remembers more, and costs in proportion (modulated: its square)."""
+    user_vector: Literal["auto", "free", "history"] = "auto"
+    """`free` learns a vector a user (the paper); `history` makes it from the user's recent items, so that new users
+    need no training; `auto` takes `history` where the data has times."""
+    history_half_life: float = Field(default=3.0, gt=0)
+    """`history`: after this many later items an item speaks half as loud for its user."""
+    history_length: int = Field(default=50, ge=1)
+    """`history`: items further back than this are not looked at."""
+    ahead: int = Field(default=5, ge=1)
+    """`history`: how many items after a random moment are the positives of that moment."""
+    ahead_half_life: float = Field(default=2.0, gt=0)
+    """`history`: each this many places later a positive counts half."""
+    init_std: float = Field(default=0.1, gt=0)
+    """Spread of the first vectors; with a cosine it sets how fast their directions turn."""
+
+    # -- similarity
+    similarity: Literal["cosine", "dot", "euclidean", "modulated"] = "cosine"
+    """f(u, i). `modulated` is Eq. 7–8; it costs embedding_dim times as much as the others."""
+    normalise: bool = True
+    """`modulated`: unit-length p and q, so that |f| ≤ 1, which the lower bound of Eq. 16 assumes."""
+    hidden: tuple[int, ...] = ()
+    """`modulated`: sizes of g's hidden layers; none is a linear g."""
+    factors: Literal["shared", "separate"] = "shared"
+    """`modulated`: whether e (Eq. 8) is the embedding itself or a second table."""
+
+    # -- negatives
+    sampler: Literal["block", "in-batch", "uniform"] = "block"
+    """`block` scores users × items once and takes every observed pair in it as a positive; `in-batch` is Eq. 9;
+    `uniform` is Eq. 1."""
+    block_users: int = Field(default=128, ge=1)
+    """`block`: users in a block; fewer make more, noisier steps."""
+    block_items: int = Field(default=8192, ge=1)
+    """`block`: up to this many items the whole catalogue is scored, beyond it the positives and a draw of the rest."""
+    batch_size: int = Field(default=512, ge=1)
+    """`in-batch`, `uniform`: pairs in a step."""
+    neighbours: int = Field(default=2, ge=1)
+    """P, positive items a user and positive users an item (Eq. 5 and 9)."""
+    negatives: int = Field(default=256, ge=1)
+    """`uniform`: S, negatives a side."""
+    mask_observed: bool = True
+    """Leave training pairs out of the negatives: false for certain (Eq. 25)."""
+    frequency_correction: float = Field(default=1.0, ge=0, le=1)
+    """β: negatives count ∝ frequency^(1 − β). 0 is what in-batch draws (the paper), 1 is uniform (the theorem)."""
+
+    # -- loss
+    loss: Literal["contrastive", "bpr", "pointwise"] = "contrastive"
+    """What is made of the scores; the last two are for ablations and take one negative a positive."""
+    temperature: float = Field(default=0.1, gt=0)
+    """τ: smaller looks at the hardest negatives only. Denser data takes a larger one."""
+    item_side: float = Field(default=1.0, ge=0)
+    """Weight of the negative items in Eq. 1."""
+    user_side: float = Field(default=0.05, ge=0)
+    """Weight of the negative users in Eq. 1."""
+    omega_items: float = Field(default=0.0, ge=0, lt=1)
+    """ω_i⁺: probability that an unobserved item of a user is a false negative (Eq. 12)."""
+    omega_users: float = Field(default=0.0, ge=0, lt=1)
+    """ω_u⁺: the same for an unobserved user of an item."""
+    user_user_weight: float = Field(default=0.0, ge=0)
+    """λ_u of the user–user loss (Eq. 6)."""
+    item_item_weight: float = Field(default=0.0, ge=0)
+    """λ_i of the item–item loss (Eq. 6)."""
+
+    # -- positives
+    recency_half_life: float | None = Field(default=None, gt=0)
+    """Age at which a positive counts half (plus the floor); none weighs all alike."""
+    recency_floor: float = Field(default=0.0, ge=0, le=1)
+    """What the oldest positive still counts."""
+    recency_unit: Literal["interactions", "days"] = "interactions"
+    """Whether age is counted in the user's later interactions or in days before their last."""
+    count_power: float = Field(default=0.0, ge=0)
+    """A pair that occurred n times counts n to this power."""
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> Self:
+        if self.sampler == "in-batch" and self.batch_size < 2:
+            raise ValueError(
+                "batch_size=1 leaves in-batch negatives none; take 2 or more, or another sampler"
+            )
+        if self.loss != "contrastive" and self.sampler == "block":
+            raise ValueError(
+                f"loss={self.loss!r} takes one negative a positive; set sampler to in-batch or uniform"
+            )
+        if not self.mask_observed and self.sampler != "in-batch":
+            raise ValueError(
+                f"mask_observed=false is the biased in-batch loss; sampler={self.sampler!r} always masks"
+            )
+        if self.user_vector == "history" and self.sampler != "block":
+            raise ValueError(f"user_vector='history' cuts blocks; set sampler to block, not {self.sampler!r}")
+        if self.item_side == 0 and self.user_side == 0:
+            raise ValueError("item_side=0 and user_side=0 leave nothing to contrast with; give one a weight")
+        return self
+
+
+_PAPER: dict[str, Any] = {
+    "user_vector": "free",
+    "similarity": "modulated",
+    "factors": "separate",
+    "sampler": "in-batch",
+    "frequency_correction": 0.0,
+    "user_side": 1.0,
+    "temperature": 0.5,
+    "omega_items": 0.05,
+    "omega_users": 0.05,
+    "user_user_weight": 0.1,
+    "item_item_weight": 0.1,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "hdccf": {},
+    "paper": _PAPER,
+    "wo-i": {**_PAPER, "item_item_weight": 0.0},
+    "wo-u": {**_PAPER, "user_user_weight": 0.0},
+    "wo-ui": {**_PAPER, "item_item_weight": 0.0, "user_user_weight": 0.0},
+    "bpr-plus": {**_PAPER, "loss": "bpr", "item_item_weight": 0.0, "user_user_weight": 0.0},
+    "biased": {**_PAPER, "mask_observed": False, "omega_items": 0.0, "omega_users": 0.0},
+    "unmodulated": {**_PAPER, "similarity": "cosine"},
+}
+"""Changes to the defaults. `paper` is all as printed but the sign in Eq. 16; the others take one part out of it."""

@@ -1,0 +1,99 @@
+"""Two rules that any model must beat: what everybody takes, and chance. Nothing is trained."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from hdccf.config import Settings
+from hdccf.data.interactions import Interactions
+from hdccf.models.base import Objective
+from hdccf.scoring import Scorer
+
+
+class MostPopular(Settings):
+    """The items with the most users, for everybody."""
+
+
+class Random(Settings):
+    """A fixed random order of the items for each user."""
+
+
+class _Untrained(nn.Module):
+    """A model that is finished when it is built, and its own scorer."""
+
+    def __init__(self, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.n_users = n_users
+        self.n_items = n_items
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {}
+
+    @property
+    def n_batches(self) -> int:
+        return 0
+
+    def batches(self, generator: torch.Generator) -> Iterator[Any]:
+        return iter(())
+
+    def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]:
+        return iter(())
+
+    def diagnose(self, batch: Any) -> dict[str, float]:
+        return {}
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        raise NotImplementedError
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        columns = torch.arange(self.n_items) if items is None else items
+        return self.score_rows(users, columns.expand(len(users), -1))
+
+    def scorer(self) -> Scorer:
+        return self
+
+
+class MostPopularModel(_Untrained):
+    """An item's score is its number of training users."""
+
+    degrees: Tensor
+
+    def __init__(self, settings: MostPopular, train: Interactions, generator: torch.Generator) -> None:
+        super().__init__(train.n_users, train.n_items)
+        self.register_buffer("degrees", torch.from_numpy(train.by_item.degrees.astype(np.float32)))
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        return self.degrees[items]
+
+
+class RandomModel(_Untrained):
+    """A pair's score is a hash of it and of a salt, so that it needs no memory and never changes."""
+
+    salt: Tensor
+
+    def __init__(self, settings: Random, train: Interactions, generator: torch.Generator) -> None:
+        super().__init__(train.n_users, train.n_items)
+        self.register_buffer("salt", torch.randint(1 << 62, (), generator=generator))
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        mixed = _mix(_mix(self.salt + users.unsqueeze(1)) + items)
+        return (mixed >> 8).to(torch.float32) / float(1 << 55)
+
+
+def _mix(x: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
+    """The finaliser of SplitMix64: each bit of the result depends on every bit of x. Overflow wraps, as it must."""
+    x = (x ^ _shift(x, 30)) * -4658895280553007687
+    x = (x ^ _shift(x, 27)) * -7723592293110705685
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Int64[Tensor, "..."], by: int) -> Int64[Tensor, "..."]:
+    """A shift to the right that brings in zeros: torch's own brings in the sign."""
+    return (x >> by) & ((1 << (64 - by)) - 1)

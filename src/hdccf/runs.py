@@ -1,0 +1,184 @@
+"""A run's folder: what was trained on what, with which settings, and everything needed to go on or to answer.
+
+run.json            format version, model, settings, seed, split's fingerprint, options
+environment.json    versions and machine
+split/              the three parts with their vocabularies (Parquet)
+metrics.jsonl       a line an evaluation
+checkpoint.safetensors   where training stands; resuming starts here
+best.safetensors    the weights that answer
+result.json         written when training has ended
+"""
+
+import json
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hdccf.config import Settings
+from hdccf.data.split import Split
+from hdccf.errors import RunError
+from hdccf.files import atomic_file, write_json
+from hdccf.models import entry_named, name_of
+
+FORMAT = "hdccf-run"
+FORMAT_VERSION = 1
+_LISTED = ("hdccf", "torch", "numpy", "scipy", "polars", "safetensors")
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How to train, as opposed to what: none of these changes the result but the number of threads and the device."""
+
+    device: str = "cpu"
+    threads: int | None = None
+    checkpoint_minutes: float = 5.0
+    checkpoint_epochs: int = 10
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, with what its run.json says."""
+
+    path: Path
+    model: str
+    settings: Settings
+    seed: int
+    options: FitOptions
+    config: dict[str, Any]
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        settings: Settings,
+        split: Split,
+        seed: int,
+        options: FitOptions,
+        about: dict[str, Any],
+    ) -> "RunFolder":
+        """Starts a run in a folder of its own; `about` says where the data came from."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(
+                f"{path} is not empty; choose another --out, or go on with hdccf train --resume {path}"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        split.save(path / "split")
+        name = name_of(settings)
+        config = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "model": name,
+            "settings": settings.model_dump(mode="json"),
+            "seed": seed,
+            "split": {"method": split.method, "fingerprint": split.fingerprint},
+            "data": about,
+            "options": asdict(options),
+        }
+        write_json(path / "environment.json", _environment())
+        # Last, so that a folder with a run.json always has the rest.
+        write_json(path / "run.json", config)
+        return cls(path, name, settings, seed, options, config)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFolder":
+        folder = Path(path)
+        config = _read_config(folder)
+        entry = entry_named(config["model"])
+        return cls(
+            folder,
+            config["model"],
+            entry.settings(**config["settings"]),
+            config["seed"],
+            FitOptions(**config["options"]),
+            config,
+        )
+
+    def split(self) -> Split:
+        split = Split.load(self.path / "split")
+        if split.fingerprint != self.config["split"]["fingerprint"]:
+            raise RunError(f"{self.path}/split is not the split that this run was trained on; train again")
+        return split
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best.safetensors"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a line that a kill cut short is left out."""
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return []
+        records = []
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+        return records
+
+    def log(self, record: dict[str, Any]) -> None:
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def forget_after(self, epoch: int) -> None:
+        """Takes back the lines of epochs that will be trained again."""
+        kept = [record for record in self.metrics() if record["epoch"] <= epoch]
+        with atomic_file(self.path / "metrics.jsonl") as temporary:
+            temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+
+
+def free_folder(root: Path, stem: str) -> Path:
+    """`root/stem`, or with a number behind it where that is taken."""
+    candidate, number = root / stem, 1
+    while candidate.exists():
+        number += 1
+        candidate = root / f"{stem}-{number}"
+    return candidate
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as cause:
+        raise RunError(
+            f"{folder} is not a run (it has no run.json); give a folder that hdccf train wrote"
+        ) from cause
+    except ValueError as cause:
+        raise RunError(f"{folder}/run.json is damaged; train again") from cause
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise RunError(f"{folder}/run.json is not a run's; give a folder that hdccf train wrote")
+    if config.get("version") != FORMAT_VERSION:
+        raise RunError(
+            f"{folder} has format version {config.get('version')}; this hdccf reads {FORMAT_VERSION}: train again, "
+            "or install the hdccf that wrote it"
+        )
+    return config
+
+
+def _environment() -> dict[str, Any]:
+    versions = {}
+    for name in _LISTED:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "unknown"
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "versions": versions,
+    }

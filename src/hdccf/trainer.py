@@ -1,0 +1,326 @@
+"""One loop for every model: step, evaluate, keep the best, stop early, and go on after any interruption.
+
+Randomness is derived from (seed, epoch) for the batches and (seed, epoch, step) for the steps, so a checkpoint
+needs no generator state, and the work after it is the same whether or not the process lived through it.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hdccf import checkpoint
+from hdccf.config import Settings, TrainingSettings
+from hdccf.data.split import Split
+from hdccf.display import TrainingDisplay
+from hdccf.errors import ConfigError, RunError, TrainingError
+from hdccf.evaluation.ranking import Ranker
+from hdccf.files import write_json
+from hdccf.interrupts import Interruptible
+from hdccf.models import entry_named, name_of
+from hdccf.models.base import Model
+from hdccf.optimizers import Stepper
+from hdccf.progress import note
+from hdccf.randomness import generator_for
+from hdccf.recommend import Recommender
+from hdccf.runs import FitOptions, RunFolder
+from hdccf.tracking import open_tensorboard
+
+Diagnosis = Callable[[Model, Any], dict[str, float]]
+
+
+@dataclass
+class Standing:
+    """Where training stands: everything about it that is not a tensor."""
+
+    epoch: int = 1
+    """The epoch that is under way."""
+    step: int = 0
+    """How many of its steps are done."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Loss and terms of its steps so far, added up."""
+    best_value: float = -math.inf
+    best_epoch: int = 0
+    waited: int = 0
+    """Evaluations since the best."""
+    seconds: float = 0.0
+    finished: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "best_value": None if self.best_epoch == 0 else self.best_value}
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any]) -> "Standing":
+        value = facts.pop("best_value")
+        return cls(**facts, best_value=-math.inf if value is None else value)
+
+
+def fit(
+    split: Split,
+    settings: Settings,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    options: FitOptions | None = None,
+    progress: bool = False,
+    about: dict[str, Any] | None = None,
+    diagnosis: Diagnosis | None = None,
+) -> Recommender:
+    """Trains a model on `split.train`, chooses its epoch on `split.validation`, and gives it back.
+
+    With `out` everything is kept in that folder, and training that was stopped goes on with `resume(out)`.
+    """
+    if not isinstance(split, Split):
+        raise ConfigError(
+            "fit takes a split; make one with hdccf.leave_one_out(data) or another split function"
+        )
+    options = options or FitOptions()
+    run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about or {})
+    return _Training(split, settings, seed, options, run, progress, diagnosis).run()
+
+
+def resume(path: str | Path, *, progress: bool = False, diagnosis: Diagnosis | None = None) -> Recommender:
+    """Goes on with a run from its last checkpoint; ends as it would have ended undisturbed."""
+    run = RunFolder.open(path)
+    return _Training(run.split(), run.settings, run.seed, run.options, run, progress, diagnosis).run()
+
+
+class _Training:
+    """One training of one model: the parts, and the loop over them."""
+
+    def __init__(
+        self,
+        split: Split,
+        settings: Settings,
+        seed: int,
+        options: FitOptions,
+        run: RunFolder | None,
+        progress: bool,
+        diagnosis: Diagnosis | None,
+    ) -> None:
+        self.split, self.settings, self.seed, self.run_folder = split, settings, seed, run
+        self.progress, self.options, self.diagnosis = progress, options, diagnosis
+        self.device = _device(options.device)
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        build = entry_named(name_of(settings)).build
+        self.model = build(settings, split.train, generator_for(seed, "initial values"))
+        if isinstance(self.model, torch.nn.Module):
+            self.model.to(self.device)
+        self.standing = Standing()
+        self.best: dict[str, Tensor] = {}
+        self.last_checkpoint = time.monotonic()
+
+    def run(self) -> Recommender:
+        if self.model.groups:
+            self._train()
+        self._keep_best()
+        if self.run_folder is not None:
+            write_json(self.run_folder.result, self._result())
+        config = self.run_folder.config if self.run_folder else {}
+        path = self.run_folder.path if self.run_folder else None
+        return Recommender(self.model, self.settings, self.split, seed=self.seed, path=path, config=config)
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    def _train(self) -> None:
+        settings = self.settings
+        if not isinstance(settings, TrainingSettings):
+            raise ConfigError(
+                f"{type(settings).__name__} has no training settings, but its model has parameters"
+            )
+        self.steppers = {name: Stepper(group, settings) for name, group in self.model.groups.items()}
+        ranker = Ranker(self.split, "validation") if len(self.split.validation) else None
+        self._restore()
+        standing, started = self.standing, time.monotonic() - self.standing.seconds
+        board = open_tensorboard(
+            self.run_folder.path if self.run_folder and self.options.tensorboard else None
+        )
+        with (
+            Interruptible() as interrupted,
+            board,
+            TrainingDisplay(settings.epochs, self.model.n_batches, enabled=self.progress) as display,
+        ):
+            while not standing.finished:
+                batch = None
+                for number, batch in enumerate(
+                    self.model.batches(generator_for(self.seed, "epoch", standing.epoch))
+                ):
+                    if number < standing.step:
+                        continue  # done before the interruption; drawing it keeps the generator in step
+                    self._step(batch, number)
+                    standing.step, standing.seconds = number + 1, time.monotonic() - started
+                    display.stepped(standing.epoch, standing.step)
+                    if interrupted:
+                        self._checkpoint()
+                        self._stop_here()
+                    elif self._checkpoint_is_due():
+                        self._checkpoint()
+                record = self._end_of_epoch(ranker, batch)
+                if record is not None:
+                    display.evaluated(record, best=standing.waited == 0)
+                    board.add(record)
+                    if self.run_folder is not None:
+                        self.run_folder.log(record)
+                if standing.finished or standing.epoch % self.options.checkpoint_epochs == 1:
+                    self._checkpoint()
+
+    def _step(self, batch: Any, number: int) -> None:
+        epoch = self.standing.epoch
+        generator = generator_for(self.seed, "step", epoch, number, device=self.device)
+        for objective in self.model.objectives(_to(batch, self.device), generator):
+            values = {"loss": objective.loss.detach(), **objective.terms}
+            for name, value in values.items():
+                number_ = float(value)
+                if not math.isfinite(number_):
+                    raise TrainingError(
+                        _not_finite(name, number_, objective.group, epoch, number, self.settings)
+                    )
+                self.standing.sums[name] = self.standing.sums.get(name, 0.0) + number_
+            self.steppers[objective.group].step(objective.loss)
+
+    def _end_of_epoch(self, ranker: Ranker | None, batch: Any) -> dict[str, Any] | None:
+        """Evaluates where it is time, notes the best, and moves on to the next epoch."""
+        standing, settings = self.standing, self.settings
+        assert isinstance(settings, TrainingSettings)  # noqa: S101 - _train has refused others
+        epoch, last = standing.epoch, standing.epoch >= settings.epochs
+        record = None
+        if epoch % settings.evaluate_every == 0 or last:
+            means = {name: total / standing.step for name, total in standing.sums.items()}
+            validation = self._validate(ranker, settings.validation_metric)
+            record = {
+                "epoch": epoch,
+                "loss": means.pop("loss"),
+                "terms": means,
+                "validation": validation,
+                "diagnostics": self._diagnose(batch),
+                "seconds": round(standing.seconds, 3),
+            }
+            # Without a validation part the last epoch is the one that counts.
+            value = validation.get(settings.validation_metric, float(epoch))
+            if value > standing.best_value:
+                standing.best_value, standing.best_epoch, standing.waited = value, epoch, 0
+                self._remember_best()
+            else:
+                standing.waited += 1
+        standing.finished = last or standing.waited >= settings.patience
+        standing.epoch, standing.step, standing.sums = epoch + 1, 0, {}
+        return record
+
+    def _validate(self, ranker: Ranker | None, metric: str) -> dict[str, float]:
+        protocol, _, name = metric.partition(":")
+        if ranker is None:
+            return {}
+        if not name:
+            raise ConfigError(
+                f"validation_metric={metric!r} names no protocol; write it like sampled:ndcg@10"
+            )
+        return {metric: ranker.measure(self.model.scorer(), (name,), (protocol,))[protocol][name]}
+
+    def _diagnose(self, batch: Any) -> dict[str, float]:
+        batch = _to(batch, self.device)
+        found = self.model.diagnose(batch)
+        return found if self.diagnosis is None else {**found, **self.diagnosis(self.model, batch)}
+
+    # -- what is kept ----------------------------------------------------------------------------------------
+
+    def _remember_best(self) -> None:
+        self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        if self.run_folder is not None:
+            checkpoint.save(self.run_folder.best, self.best, {"epoch": self.standing.best_epoch})
+
+    def _keep_best(self) -> None:
+        """Leaves the model with its best weights, and a run with a file of them."""
+        if not self.best and self.run_folder is not None and self.run_folder.best.exists():
+            self.best, _ = checkpoint.load(self.run_folder.best, self.device)
+        if not self.best:
+            self._remember_best()
+        self.model.load_state_dict(self.best)
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self.last_checkpoint > 60 * self.options.checkpoint_minutes
+
+    def _checkpoint(self) -> None:
+        self.last_checkpoint = time.monotonic()
+        if self.run_folder is None:
+            return
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        numbers: dict[str, Any] = {}
+        for prefix, optimizer in self._optimizers():
+            more_tensors, more_numbers = checkpoint.pack_optimizer(optimizer, prefix)
+            tensors.update(more_tensors)
+            numbers.update(more_numbers)
+        facts = {"standing": self.standing.to_json(), "optimizers": numbers}
+        checkpoint.save(self.run_folder.checkpoint, tensors, facts)
+
+    def _restore(self) -> None:
+        run = self.run_folder
+        if run is None:
+            return
+        if not run.checkpoint.exists():
+            run.forget_after(0)
+            return
+        tensors, facts = checkpoint.load(run.checkpoint, self.device)
+        self.standing = Standing.from_json(facts["standing"])
+        of_model = {
+            name.removeprefix("model."): x for name, x in tensors.items() if name.startswith("model.")
+        }
+        self.model.load_state_dict(of_model)
+        for prefix, optimizer in self._optimizers():
+            checkpoint.unpack_optimizer(optimizer, prefix, tensors, facts["optimizers"])
+        run.forget_after(self.standing.epoch - 1)
+        if self.progress:
+            note(f"going on at epoch {self.standing.epoch}, step {self.standing.step}")
+
+    def _optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
+        return [
+            (f"optimizer.{group}.{kind}", optimizer)
+            for group, stepper in self.steppers.items()
+            for kind, optimizer in stepper.optimizers.items()
+        ]
+
+    def _stop_here(self) -> None:
+        if self.run_folder is None:
+            raise KeyboardInterrupt
+        raise RunError(
+            f"interrupted at epoch {self.standing.epoch}, step {self.standing.step}, and saved; "
+            f"go on with: hdccf train --resume {self.run_folder.path}"
+        )
+
+    def _result(self) -> dict[str, Any]:
+        standing = self.standing
+        value = standing.best_value if math.isfinite(standing.best_value) else None
+        return {"best_epoch": standing.best_epoch, "best_value": value, "seconds": round(standing.seconds, 3)}
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as cause:
+        raise ConfigError(f"device={name!r} is not to be had on this machine; take cpu") from cause
+    return device
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    """A batch's tensors on the device that computes; batches are (nested) tuples of them."""
+    if device.type == "cpu" or value is None:
+        return value
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return type(value)(*(_to(part, device) for part in value)) if isinstance(value, tuple) else value
+
+
+def _not_finite(term: str, value: float, group: str, epoch: int, step: int, settings: Settings) -> str:
+    rate = getattr(settings, "learning_rate", None)
+    temperature = getattr(settings, "temperature", None)
+    tried = f"learning_rate={rate}" + ("" if temperature is None else f", temperature={temperature}")
+    return (
+        f"{term} of group {group!r} became {value} in epoch {epoch}, batch {step}, with {tried}; "
+        "try a smaller learning rate or a larger temperature"
+    )
