@@ -11,19 +11,19 @@ def oracle(
     left: Tensor,
     right: Tensor,
     left_part: Tensor,
-    right_part: Tensor,
     left_factors: Tensor,
     right_factors: Tensor,
-    weight: Tensor,
+    right_weight: Tensor,
+    product_weight: Tensor,
 ) -> Tensor:
-    product = torch.einsum("kl,ul,il->uik", weight, left_factors, right_factors)
-    m = (product + left_part[:, None] + right_part[None]).sigmoid()
+    product = torch.einsum("kl,ul,il->uik", product_weight, left_factors, right_factors)
+    m = (product + left_part[:, None] + right_factors @ right_weight.T).sigmoid()
     return torch.einsum("uk,ik,uik->ui", left, right, m.square())
 
 
 def inputs(m: int, n: int, d: int, inner: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     generator = torch.Generator().manual_seed(m + n)
-    shapes = [(m, d), (n, d), (m, d), (n, d), (m, inner), (n, inner), (d, inner)]
+    shapes = [(m, d), (n, d), (m, d), (m, inner), (n, inner), (d, inner), (d, inner)]
     return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
 
 

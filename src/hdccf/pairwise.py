@@ -1,15 +1,16 @@
 """All pairs of the modulated similarity (Eq. 7–8) in tiles: the hot loop.
 
-The modulation is a vector for every *pair*, so the plain way builds d × M × N numbers. Here rows and
-columns are cut into tiles that stay in the processor's cache; a tile is computed in place, summed over d at
-once, and computed again in the backward pass. Memory is that of the inputs, the M × N result, and one tile.
+The modulation is a vector for every *pair*, so the plain way builds d × M × N numbers. Here rows and columns
+are cut into tiles that stay in the processor's cache; a tile is computed in place, summed over d at once, and
+computed again in the backward pass. Memory is that of the inputs, the M × N result, and two tiles.
 
-Within a tile the pre-activation is one matrix product. With the row's factors e_u folded into the weight,
+Within a tile the pre-activation is one matrix product. With a linear g all that depends on the right side is
+linear in its factors, so that the left's factors and the right's own weight fold into one matrix per row,
 
-    z[u, k, i] = a[u, k] + c[i, k] + Σ_l (W[k, l]·e_u[l])·e_i[l],
+    z[u, k, i] = a[u, k] + Σ_l (W_right[k, l] + W_product[k, l]·e_u[l])·e_i[l],
 
-a matrix of (rows·d) × d times one of d × columns; a and c hold what depends on one side alone. Columns run
-fastest in memory, so that every other operation streams.
+(rows·d) × d times d × columns, with a as one more column against a row of ones. Columns run fastest in
+memory, so that every other operation streams.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ from torch.autograd.function import once_differentiable
 TILE_NUMBERS = 1 << 18
 """Numbers in a tile, a megabyte in float32: about a core's second-level cache. Measured, see decision 046."""
 
-TILE_COLUMNS = 1024
+TILE_COLUMNS = 512
 """Columns in a tile at most: long enough to stream, short enough that several rows share one product."""
 
 
@@ -30,16 +31,16 @@ def modulated_scores(
     left: Float[Tensor, "m d"],
     right: Float[Tensor, "n d"],
     left_part: Float[Tensor, "m d"],
-    right_part: Float[Tensor, "n d"],
     left_factors: Float[Tensor, "m l"],
     right_factors: Float[Tensor, "n l"],
-    weight: Float[Tensor, "d l"],
+    right_weight: Float[Tensor, "d l"],
+    product_weight: Float[Tensor, "d l"],
 ) -> Float[Tensor, "m n"]:
-    """f[u, i] = Σ_k p_u[k]·q_i[k]·σ( a_u[k] + c_i[k] + Σ_l W[k, l]·e_u[l]·e_i[l] )²  (7, 8, g linear).
+    """f[u, i] = Σ_k p_u[k]·q_i[k]·σ( a_u[k] + Σ_l (V[k, l] + W[k, l]·e_u[l])·e_i[l] )²  (7, 8, g linear).
 
-    `left` and `right` are p and q, the parts a and c, the factors e. Never more than a tile of d × M × N.
+    `left` and `right` are p and q, `left_part` is a, the factors are e, the weights V and W.
     """
-    inputs = (left, right, left_part, right_part, left_factors, right_factors, weight)
+    inputs = (left, right, left_part, left_factors, right_factors, right_weight, product_weight)
     scores: Tensor = _Modulated.apply(*inputs)  # type: ignore[no-untyped-call]
     return scores
 
@@ -50,62 +51,81 @@ def tile_shape(n_columns: int, depth: int) -> tuple[int, int]:
     return max(1, TILE_NUMBERS // (depth * width)), width
 
 
-def _tiles(n_rows: int, n_columns: int, depth: int) -> list[tuple[slice, slice]]:
-    height, width = tile_shape(n_columns, depth)
-    return [
-        (slice(top, top + height), slice(start, start + width))
-        for start in range(0, n_columns, width)
-        for top in range(0, n_rows, height)
-    ]
-
-
-def _modulation(
-    left_part: Tensor, right_part: Tensor, folded: Tensor, right_factors: Tensor
-) -> Float[Tensor, "r d c"]:
-    """σ(z) of one tile; right_part and right_factors are columns' (d × c and l × c), folded is W ⊙ e_u."""
-    rows, depth, inner = folded.shape
-    z = torch.mm(folded.view(rows * depth, inner), right_factors).view(rows, depth, -1)
-    return z.add_(right_part).add_(left_part.unsqueeze(2)).sigmoid_()
+def _ranges(n: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, n, size)]
 
 
 class _Modulated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        left, right, left_part, right_part, left_factors, right_factors, weight = inputs
+        left, right, left_part, left_factors, right_factors, right_weight, product_weight = inputs
         ctx.save_for_backward(*inputs)
-        right_t, part_t, factors_t = (x.T.contiguous() for x in (right, right_part, right_factors))
-        scores = left.new_empty(left.shape[0], right.shape[0])
-        for rows, columns in _tiles(left.shape[0], right.shape[0], left.shape[1]):
-            folded = left_factors[rows].unsqueeze(1) * weight
-            m = _modulation(left_part[rows], part_t[:, columns], folded, factors_t[:, columns])
-            m.square_().mul_(right_t[:, columns])
-            scores[rows, columns] = torch.bmm(left[rows].unsqueeze(1), m).squeeze(1)
+        (m, d), n = left.shape, right.shape[0]
+        height, width = tile_shape(n, d)
+        right_t, factors_t = right.T.contiguous(), _with_ones(right_factors)
+        scores, z = left.new_empty(m, n), left.new_empty(height * width * d)
+        for rows in _ranges(m, height):
+            p = left[rows].unsqueeze(1)  # r 1 d
+            folded = torch.addcmul(right_weight, left_factors[rows].unsqueeze(1), product_weight)  # r d l
+            folded = torch.cat([folded, left_part[rows].unsqueeze(2)], dim=2)
+            for columns in _ranges(n, width):
+                tile = _product(folded, factors_t[:, columns], z).sigmoid_().square_()
+                tile.mul_(right_t[:, columns])
+                scores[rows, columns] = torch.bmm(p, tile).squeeze(1)
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        left, right, left_part, right_part, left_factors, right_factors, weight = ctx.saved_tensors
-        right_t, part_t, factors_t = (x.T.contiguous() for x in (right, right_part, right_factors))
-        to_left, to_left_part = torch.zeros_like(left), torch.zeros_like(left_part)
-        to_right_t, to_part_t, to_factors_t = (torch.zeros_like(x) for x in (right_t, part_t, factors_t))
-        to_left_factors, to_weight = torch.zeros_like(left_factors), torch.zeros_like(weight)
-        for rows, columns in _tiles(left.shape[0], right.shape[0], left.shape[1]):
-            p = left[rows].unsqueeze(2)
-            folded = left_factors[rows].unsqueeze(1) * weight  # r d l
-            n_folded = folded.shape[0] * folded.shape[1]
-            m = _modulation(left_part[rows], part_t[:, columns], folded, factors_t[:, columns])
-            # f = Σ p·q·m² and m = σ(z), so ∂f/∂z = 2·p·q·m²·(1 − m).
-            shared = m.square().mul_(grad[rows, columns].unsqueeze(1))  # G·m²
-            to_right_t[:, columns] += torch.einsum("rd,rdc->dc", left[rows], shared)
-            shared.mul_(right_t[:, columns])  # G·q·m²
-            to_left[rows] += shared.sum(2)
-            dz = m.neg_().add_(1.0).mul_(shared).mul_(p).mul_(2.0)
-            to_left_part[rows] += dz.sum(2)
-            to_part_t[:, columns] += dz.sum(0)
-            flat = dz.view(n_folded, -1)
-            to_factors_t[:, columns].addmm_(folded.view(n_folded, -1).T, flat)
-            to_folded = torch.mm(flat, factors_t[:, columns].T).view_as(folded)
-            to_left_factors[rows] += torch.einsum("rdl,dl->rl", to_folded, weight)
-            to_weight += torch.einsum("rdl,rl->dl", to_folded, left_factors[rows])
-        return to_left, to_right_t.T, to_left_part, to_part_t.T, to_left_factors, to_factors_t.T, to_weight
+        left, right, left_part, left_factors, right_factors, right_weight, product_weight = ctx.saved_tensors
+        (m, d), n = left.shape, right.shape[0]
+        height, width = tile_shape(n, d)
+        right_t, factors_t = right.T.contiguous(), _with_ones(right_factors)
+        to_left, to_left_part, to_left_factors = (
+            torch.empty_like(x) for x in (left, left_part, left_factors)
+        )
+        to_right_t, to_factors_t = torch.zeros_like(right_t), torch.zeros_like(factors_t[:-1])
+        to_right_weight, to_product_weight = (torch.zeros_like(x) for x in (right_weight, product_weight))
+        z, s = (left.new_empty(height * width * d) for _ in range(2))
+        for rows in _ranges(m, height):
+            # Dimensions first, so that sums over rows and over columns are those of d separate matrices.
+            p, e = left[rows].T.contiguous(), left_factors[rows]  # d r, r l
+            folded = torch.addcmul(right_weight.unsqueeze(1), e, product_weight.unsqueeze(1))  # d r l
+            with_part = torch.cat([folded, left_part[rows].T.unsqueeze(2)], dim=2)
+            # f = Σ p·q·m² and m = σ(z), so ∂f/∂z = 2·p·q·m²·(1 − m). 2·p is constant along a tile's row: it
+            # scales what is multiplied with the row, or the sum over it, instead of the row.
+            twice = 2 * p.unsqueeze(2)
+            scaled = (folded * twice).view(-1, folded.shape[2]).T
+            to_p, to_part, to_folded = torch.zeros_like(p), torch.zeros_like(p), torch.zeros_like(folded)
+            for columns in _ranges(n, width):
+                tile = _product(with_part, factors_t[:, columns], z).sigmoid_()  # m
+                shared = torch.mul(tile, tile, out=s[: tile.numel()].view_as(tile)).mul_(grad[rows, columns])
+                to_right_t[:, columns] += torch.bmm(p.unsqueeze(1), shared).squeeze(1)
+                to_p += shared.mul_(right_t[:, None, columns]).sum(2)
+                rest = torch.addcmul(shared, shared, tile, value=-1, out=tile)
+                to_part += rest.sum(2)
+                flat = rest.view(p.numel(), -1)
+                to_factors_t[:, columns].addmm_(scaled, flat)
+                to_folded.view(p.numel(), -1).addmm_(flat, right_factors[columns])
+            to_folded *= twice
+            to_left[rows], to_left_part[rows] = to_p.T, (to_part * twice.squeeze(2)).T
+            to_left_factors[rows] = (to_folded * product_weight.unsqueeze(1)).sum(0)
+            to_right_weight += to_folded.sum(1)
+            to_product_weight += to_folded.mul_(e).sum(1)
+        to_right, to_right_factors = to_right_t.T, to_factors_t.T
+        to_sides = (to_left, to_right, to_left_part, to_left_factors, to_right_factors)
+        return (*to_sides, to_right_weight, to_product_weight)
+
+
+def _with_ones(factors: Float[Tensor, "n l"]) -> Float[Tensor, "l1 n"]:
+    """Transposed, and a row of ones for the part that does not depend on the right side."""
+    return torch.cat([factors, factors.new_ones(factors.shape[0], 1)], dim=1).T.contiguous()
+
+
+def _product(
+    folded: Float[Tensor, "a b l"], columns: Float[Tensor, "l c"], buffer: Float[Tensor, " size"]
+) -> Float[Tensor, "a b c"]:
+    """The product of a tile, in memory taken once: fresh memory for each would cost more than its sigmoid."""
+    a, b, _ = folded.shape
+    flat = buffer[: a * b * columns.shape[1]].view(a * b, columns.shape[1])
+    return torch.mm(folded.view(a * b, -1), columns, out=flat).view(a, b, -1)

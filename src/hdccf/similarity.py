@@ -167,11 +167,11 @@ class Modulated(Similarity):
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         p, q = self._scaled(left), self._scaled(right)
-        left_part, right_part = self._parts(left, right)
         if not len(self.weights):
-            return modulated_scores(
-                p, q, left_part, right_part, left.factors, right.factors, self.product_weight
-            )
+            left_part = functional.linear(left.factors, self.left_weight, self.biases[0])
+            weights = (self.right_weight, self.product_weight)
+            return modulated_scores(p, q, left_part, left.factors, right.factors, *weights)
+        left_part, right_part = self._parts(left, right)
         # A tile at a time, computed again in the backward pass.
         height, width = tile_shape(q.shape[0], sum(bias.shape[0] for bias in self.biases))
         of_rows = [torch.split(x.unsqueeze(1), height) for x in (p, left_part, left.factors)]
