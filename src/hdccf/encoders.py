@@ -22,10 +22,13 @@ class Table(nn.Module):
         )
         self.sparse = sparse
 
-    def forward(self, nodes: Int64[Tensor, "*n"] | None = None) -> Vectors:
-        """The vectors of some nodes, or of all."""
+    def of(self, nodes: Int64[Tensor, "*n"] | None) -> Vectors:
+        """The vectors of some nodes; of all of them where None."""
         embedding = self._look_up(self.embedding, nodes)
         return Vectors(embedding, embedding if self.factors is None else self._look_up(self.factors, nodes))
+
+    def all(self) -> Vectors:
+        return self.of(None)
 
     def sum_of(self, history: History, n_rows: int) -> Vectors:
         """For each row the normalised, weighted sum of the vectors of its items; zero where it has none."""

@@ -64,7 +64,9 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` as readable JSON, atomically."""
     with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 def _flush_to_disk(path: Path) -> None:

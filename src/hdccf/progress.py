@@ -5,7 +5,7 @@ Everything goes to standard error, so that standard output carries results only.
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -56,9 +56,11 @@ def progress_bar(
         yield lambda steps: bar.advance(task, steps)
 
 
-def track(steps: Iterable[T], description: str, total: int | None = None, *, enabled: bool = True) -> Iterator[T]:
+def track(
+    steps: Iterable[T], description: str, total: int | None = None, *, enabled: bool = True
+) -> Iterator[T]:
     """Yields `steps` and shows how far they are."""
-    if total is None and hasattr(steps, "__len__"):
+    if total is None and isinstance(steps, Sized):
         total = len(steps)
     with progress_bar(description, total, enabled=enabled) as advance:
         for step in steps:

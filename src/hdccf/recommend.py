@@ -40,11 +40,18 @@ class Recommender:
         self.settings = settings
         self.split = split
         self.seed = seed
-        self.path = path
+        self._path = path
         self.config = config or {}
         self.name = name_of(settings)
         self._scorer: Scorer = model.scorer()
         self._seen = Neighbours.of(split.train.by_user, split.n_items)
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run."""
+        if self._path is None:
+            raise RunError("this model was not kept in a folder; fit it with out=\"runs/name\"")
+        return self._path
 
     @property
     def n_users(self) -> int:
@@ -73,7 +80,7 @@ class Recommender:
             raise ConfigError(f"k={k} recommends nothing; ask for 1 or more")
         codes = torch.from_numpy(self.user_codes(users))
         parts = []
-        for block in codes.split(max(1, _ROWS_AT_ONCE // self.n_items)):
+        for block in torch.split(codes, max(1, _ROWS_AT_ONCE // self.n_items)):
             scores = self.score_block(block).clone()
             if not include_seen:
                 rows, columns, _ = self._seen.within(block, None)

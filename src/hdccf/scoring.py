@@ -16,7 +16,9 @@ class Scorer(Protocol):
     @property
     def n_items(self) -> int: ...
 
-    def score_block(self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None) -> Float[Tensor, "b c"]:
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
         """Every given user with every given item; all items where none are given."""
         ...
 

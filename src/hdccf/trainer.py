@@ -167,7 +167,7 @@ class _Training:
                     board.add(record)
                     if self.run_folder is not None:
                         self.run_folder.log(record)
-                if standing.finished or standing.epoch % self.options.checkpoint_epochs == 1:
+                if self.standing.finished or standing.epoch % self.options.checkpoint_epochs == 1:
                     self._checkpoint()
 
     def _step(self, batch: Any, number: int) -> None:
@@ -208,7 +208,7 @@ class _Training:
                 self._remember_best()
             else:
                 standing.waited += 1
-        standing.finished = last or standing.waited >= settings.patience
+        standing.finished = bool(last or standing.waited >= settings.patience)
         standing.epoch, standing.step, standing.sums = epoch + 1, 0, {}
         return record
 

@@ -9,6 +9,7 @@ import typer
 
 from hdccf import __version__
 from hdccf.cli import data as data_commands
+from hdccf.cli import evaluate as evaluate_commands
 from hdccf.errors import HdccfError
 
 app = typer.Typer(
@@ -21,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_commands.app, name="data")
+app.command("evaluate", epilog="Then: hdccf compare RUN_A RUN_B")(evaluate_commands.evaluate)
+app.command("compare")(evaluate_commands.compare)
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,6 +65,8 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             traceback.print_exc()
         _explain(error)
+    if code == 130:  # Typer's word for Ctrl-C
+        _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 

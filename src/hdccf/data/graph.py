@@ -109,7 +109,9 @@ class Graph:
     @classmethod
     def of(cls, train: Interactions) -> "Graph":
         if len(train) == 0:
-            raise DataError("there are no training pairs; give interactions, or a split that leaves some for training")
+            raise DataError(
+                "there are no training pairs; give interactions, or a split that leaves some for training"
+            )
         return cls(
             Neighbours.of(train.by_user, train.n_items),
             Neighbours.of(train.by_item, train.n_users),

@@ -2,42 +2,60 @@
 
 Grouping is one sort: each row becomes one 64-bit number, the id's hash above and the row's position below,
 and NumPy sorts plain numbers with vector instructions. A second, independent hash tells apart ids that the
-first one confuses; `docs/decisions/001-interactions-order.md` has what this costs beside the alternatives.
+first one confuses. `docs/decisions/001-interactions-order.md` has what this costs beside the alternatives.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hdccf.data.interactions import stable_order
 from hdccf.errors import SourceError
 
 _CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _SEEDS = (20_190, 76_543)
+_PIECE = 1 << 18  # rows at a time, so that what is only passing through stays in the cache
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Equal ids together: group `k` is the rows `order[starts[k]:starts[k + 1]]`, ascending."""
+    """Equal ids together. Groups are numbered in order of first appearance."""
 
-    order: NDArray[np.int64]
-    starts: NDArray[np.int64]
     vocabulary: pl.Series
-    """The id of each group. Groups are numbered in order of first appearance."""
+    """The id of each group."""
+    rows: NDArray[np.int64]
+    """All rows, those of a group together and ascending; the groups in no particular order."""
+    places: NDArray[np.int64]
+    """Where in `rows` each group starts."""
+    sizes: NDArray[np.int64]
+    """How many rows each group has."""
 
-    @property
-    def first(self) -> NDArray[np.int64]:
-        """The row where each id appears first."""
-        return self.order[self.starts[:-1]]
-
-    @cached_property
     def codes(self) -> NDArray[np.int32]:
         """The group of each row."""
-        codes = np.empty(len(self.order), np.int32)
-        codes[self.order] = np.repeat(np.arange(len(self.vocabulary), dtype=np.int32), np.diff(self.starts))
+        codes = np.empty(len(self.rows), np.int32)
+        by_place = stable_order(self.places)
+        codes[self.rows] = np.repeat(by_place.astype(np.int32), self.sizes[by_place])
         return codes
+
+    def starts(self) -> NDArray[np.int64]:
+        """Where each group starts once the groups stand in the order of their numbers; and the end."""
+        starts = np.zeros(len(self.sizes) + 1, np.int64)
+        np.cumsum(self.sizes, out=starts[1:])
+        return starts
+
+    def pieces(self, first: int, last: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        """The rows of groups `first` to `last` in the order of the groups' numbers, with the places they get."""
+        starts = self.starts()
+        while first < last:
+            stop = max(first + 1, int(np.searchsorted(starts, starts[first] + _PIECE, side="right")) - 1)
+            stop = min(stop, last)
+            shift = np.repeat(self.places[first:stop] - starts[first:stop], self.sizes[first:stop])
+            shift += np.arange(starts[first], starts[stop])
+            yield slice(int(starts[first]), int(starts[stop])), self.rows[shift]
+            first = stop
 
 
 def group_ids(ids: pl.Series, *, source: str, typed: bool = True) -> Groups:
@@ -47,13 +65,17 @@ def group_ids(ids: pl.Series, *, source: str, typed: bool = True) -> Groups:
     integers; `007` stays text, so that every id comes back as it was written.
     """
     ids = _as_text_or_integers(ids, source)
-    order, starts = _sort_into_groups(ids)
-    vocabulary = ids.gather(order[starts[:-1]])
+    rows, leads = _sort_into_groups(ids)
+    places = np.flatnonzero(leads)
+    sizes = np.diff(places, append=len(rows))
+    by_appearance = stable_order(rows[places])
+    places, sizes = places[by_appearance], sizes[by_appearance]
+    vocabulary = ids.gather(rows[places])
     if vocabulary.dtype != pl.Int64:
         vocabulary = vocabulary.cast(pl.String)
-        if not typed and vocabulary.str.contains(_CANONICAL_INTEGER).all():
+        if not typed and _are_integers(vocabulary):
             vocabulary = vocabulary.cast(pl.Int64)
-    return Groups(order, starts, vocabulary)
+    return Groups(vocabulary, rows, places, sizes)
 
 
 def _as_text_or_integers(ids: pl.Series, source: str) -> pl.Series:
@@ -74,25 +96,40 @@ def _as_text_or_integers(ids: pl.Series, source: str) -> pl.Series:
     )
 
 
-def _sort_into_groups(ids: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _are_integers(vocabulary: pl.Series) -> bool:
+    # The first ones nearly always settle it.
+    return all(
+        bool(part.str.contains(_CANONICAL_INTEGER).all()) for part in (vocabulary.head(1_000), vocabulary)
+    )
+
+
+def _sort_into_groups(ids: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """All rows with equal ids together, and which of them lead a group."""
     if not len(ids):
-        return np.empty(0, np.int64), np.zeros(1, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.bool_)
     position_bits = max(1, (len(ids) - 1).bit_length())
     below = np.uint64((1 << position_bits) - 1)
     packed = _leading_bits(ids, position_bits)
     exact = packed is not None
     if packed is None:
         packed = ids.hash(_SEEDS[0]).to_numpy() & ~below
-    packed |= np.arange(len(ids), dtype=np.uint64)
+    for piece in _slices(len(ids)):
+        packed[piece] |= np.arange(piece.start, piece.stop, dtype=np.uint64)
     packed.sort()
     leads = np.empty(len(ids), np.bool_)
     leads[0] = True
-    np.greater(packed[1:] ^ packed[:-1], below, out=leads[1:])
+    for piece in _slices(len(ids) - 1):
+        after = slice(piece.start + 1, piece.stop + 1)
+        np.greater(packed[after] ^ packed[piece], below, out=leads[after])
     packed &= below
-    order = packed.view(np.int64)
+    rows = packed.view(np.int64)
     if not exact:
-        _part_confused_ids(order, leads, _fingerprints(ids))
-    return _by_first_appearance(order, np.flatnonzero(leads))
+        _part_confused_ids(rows, leads, _second_opinion(ids))
+    return rows, leads
+
+
+def _slices(length: int) -> Iterator[slice]:
+    return (slice(start, min(start + _PIECE, length)) for start in range(0, length, _PIECE))
 
 
 def _leading_bits(ids: pl.Series, position_bits: int) -> NDArray[np.uint64] | None:
@@ -106,39 +143,31 @@ def _leading_bits(ids: pl.Series, position_bits: int) -> NDArray[np.uint64] | No
     return (numbers - lowest).astype(np.uint64) << np.uint64(position_bits)
 
 
-def _fingerprints(ids: pl.Series) -> NDArray[np.uint64]:
-    """What tells ids apart whose leading hash bits are equal: the integers, or 64 bits of another hash.
+def _second_opinion(ids: pl.Series) -> NDArray[np.uint64] | NDArray[np.uint32]:
+    """What tells ids apart whose leading hash bits are equal: the integers, or 32 bits of another hash.
 
-    With 40 bits of the first hash, two of ten million texts are taken for one with a probability of 10⁻¹⁸.
+    Of ten million rows the first hash has 40 bits. That makes 72, with which two of a million ids are taken for
+    one with a probability of 10⁻¹⁰; half of the second hash is looked up faster, as it fits into the cache.
     """
-    return ids.to_numpy().view(np.uint64) if ids.dtype == pl.Int64 else ids.hash(_SEEDS[1]).to_numpy()
+    if ids.dtype == pl.Int64:
+        return ids.to_numpy().view(np.uint64)
+    return ids.hash(_SEEDS[1]).to_numpy().astype(np.uint32)
 
 
 def _part_confused_ids(
-    order: NDArray[np.int64], leads: NDArray[np.bool_], fingerprints: NDArray[np.uint64]
+    rows: NDArray[np.int64], leads: NDArray[np.bool_], opinions: NDArray[np.uint64] | NDArray[np.uint32]
 ) -> None:
     """Splits groups whose ids only shared the leading bits of the first hash; in place."""
-    sorted_prints = fingerprints[order]
-    confused = np.flatnonzero((sorted_prints[1:] != sorted_prints[:-1]) & ~leads[1:]) + 1
-    if not len(confused):
-        return
-    starts = np.flatnonzero(leads)
-    for group in np.unique(np.searchsorted(starts, confused, side="right") - 1):
-        rows = slice(int(starts[group]), int(starts[group + 1]) if group + 1 < len(starts) else len(order))
-        by_print = np.argsort(sorted_prints[rows], kind="stable")
-        prints = sorted_prints[rows][by_print]
-        order[rows] = order[rows][by_print]
-        leads[rows] = np.concatenate(([True], prints[1:] != prints[:-1]))
-
-
-def _by_first_appearance(
-    order: NDArray[np.int64], starts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Moves whole groups, so that they stand in order of their first rows."""
-    lengths = np.diff(starts, append=len(order))
-    ranking = np.argsort(order[starts])
-    new_starts = np.zeros(len(starts) + 1, np.int64)
-    np.cumsum(lengths[ranking], out=new_starts[1:])
-    moved_from = np.repeat(starts[ranking] - new_starts[:-1], lengths[ranking])
-    moved_from += np.arange(len(order))
-    return order[moved_from], new_starts
+    confused = []
+    for piece in _slices(len(rows) - 1):
+        near = opinions[rows[piece.start : piece.stop + 1]]
+        differs = (near[1:] != near[:-1]) & ~leads[piece.start + 1 : piece.stop + 1]
+        confused.append(np.flatnonzero(differs) + piece.start + 1)
+    places = np.flatnonzero(leads)
+    ends = np.append(places[1:], len(rows))
+    for group in np.unique(np.searchsorted(places, np.concatenate([*confused, []]), side="right") - 1):
+        members = slice(int(places[group]), int(ends[group]))
+        theirs = opinions[rows[members]]
+        by_opinion = np.argsort(theirs, kind="stable")
+        rows[members] = rows[members][by_opinion]
+        leads[members] = np.diff(theirs[by_opinion], prepend=theirs[by_opinion[0]] + 1) != 0

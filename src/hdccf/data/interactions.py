@@ -122,19 +122,20 @@ class Interactions:
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
         users = np.repeat(np.arange(len(user_ids), dtype=np.int32), np.diff(starts))
-        by_item = _by_item(starts, what, len(item_ids))
-        repeats = _repeats(by_item)
         often: IntArray = (
             np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
         )
+        by_item = _by_item(starts, what, len(item_ids))
+        repeats = _repeats(by_item)
         if repeats is not None:
             kept, often = _add_up(by_item, repeats, often)
             users, what = users[kept], what[kept]
             times = None if times is None else times[kept]
+            starts = _starts_without(starts, kept)
+            by_item = _without_repeats(by_item, repeats, kept)
         made = cls(users, what, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
-        if repeats is None:
-            # The transposition that looked for repeats is the one that `by_item` would make: keep it.
-            made.__dict__.update(by_user=Adjacency(starts, what, slice(None)), by_item=by_item)
+        # The transposition that looked for repeats is the one that `by_item` would make: keep it.
+        made.__dict__.update(by_user=Adjacency(starts, what, slice(None)), by_item=by_item)
         return made
 
     # -- what is in it ---------------------------------------------------------------------------------------
@@ -399,15 +400,29 @@ def _add_up(
 ) -> tuple[NDArray[np.bool_], IntArray]:
     """Which rows are the first of their pair, and the counts that they then have."""
     rows = np.asarray(by_item.rows)
-    # Rows ascend within an item, so the earliest row of a pair leads its run.
-    leads = np.flatnonzero(~repeats)
-    runs_on = np.flatnonzero(repeats)
-    leader = rows[leads[np.searchsorted(leads, runs_on) - 1]]
+    again = np.flatnonzero(repeats)
+    # Repeats that follow each other belong to one pair, and the entry before the first of them leads it: rows
+    # ascend within an item, so that it is the earliest.
+    begins = np.diff(again, prepend=-2) != 1
+    leader = (again[begins] - 1)[np.cumsum(begins) - 1]
     kept = np.ones(len(counts), np.bool_)
-    kept[rows[runs_on]] = False
+    kept[rows[again]] = False
     summed = counts.copy()
-    np.add.at(summed, leader, counts[rows[runs_on]])
+    np.add.at(summed, rows[leader], counts[rows[again]])
     return kept, summed[kept]
+
+
+def _starts_without(starts: NDArray[np.int64], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
+    dropped = np.flatnonzero(~kept)
+    return starts - np.searchsorted(dropped, starts)
+
+
+def _without_repeats(by_item: Adjacency, repeats: NDArray[np.bool_], kept: NDArray[np.bool_]) -> Adjacency:
+    leads = ~repeats
+    new_row = np.cumsum(kept, dtype=np.int32)
+    new_row -= 1
+    rows = new_row[np.asarray(by_item.rows)[leads]]
+    return Adjacency(_starts_without(by_item.starts, leads), by_item.neighbours[leads], rows)
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:

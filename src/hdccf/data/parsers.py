@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import polars as pl
@@ -164,8 +164,8 @@ def _interactions(
     times: NDArray[np.int64] | None = None,
     titles: Mapping[int, str] | None = None,
 ) -> Interactions:
-    user_ids, user_codes = np.unique(users, return_inverse=True)
-    item_ids, item_codes = np.unique(items, return_inverse=True)
+    user_ids, user_codes = _numbered(users)
+    item_ids, item_codes = _numbered(items)
     named = (
         None
         if titles is None
@@ -179,6 +179,19 @@ def _interactions(
         times=times,
         titles=named,
     )
+
+
+def _numbered(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
+    """The distinct ids, ascending, and the place of each id among them.
+
+    Published ids are mostly small numbers: a table of places is then far quicker than sorting.
+    """
+    if ids.min() < 0 or ids.max() > max(1_000_000, 2 * len(ids)):
+        return np.unique(ids, return_inverse=True)
+    occurs = np.zeros(int(ids.max()) + 1, np.bool_)
+    occurs[ids] = True
+    places = np.cumsum(occurs, dtype=np.int32) - np.int32(1)
+    return np.flatnonzero(occurs), places[ids]
 
 
 # -- titles --------------------------------------------------------------------------------------------------

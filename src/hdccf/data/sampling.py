@@ -103,7 +103,9 @@ class InBatchSampler:
                 self._side(items, self.graph.users_of, generator),
             )
 
-    def _side(self, nodes: Int64[Tensor, " b"], neighbours: Neighbours, generator: torch.Generator) -> Negatives:
+    def _side(
+        self, nodes: Int64[Tensor, " b"], neighbours: Neighbours, generator: torch.Generator
+    ) -> Negatives:
         drawn = neighbours.draw(nodes, self.neighbours, generator)
         columns, own, counts = torch.unique(drawn, return_inverse=True, return_counts=True)
         rows, places, _ = neighbours.within(nodes, columns)
@@ -198,7 +200,9 @@ class HistoryBlockSampler:
         # A history of one has no past to learn its future from.
         able = (items_of.degrees >= 2).nonzero().squeeze(1)
         if len(able) == 0:
-            raise ConfigError("user_vector='history' needs a user with two training items or more; take 'free'")
+            raise ConfigError(
+                "user_vector='history' needs a user with two training items or more; take 'free'"
+            )
         for chosen in _shuffled(len(able), self.block_users, generator, least=1):
             users = able[chosen]
             degrees, starts = items_of.degrees[users], items_of.starts[users]
@@ -261,7 +265,9 @@ def draw_columns(
     return torch.cat([certain, drawn]), inclusion
 
 
-def _places(items: Int64[Tensor, " n"], columns: Int64[Tensor, " c"] | None, n_items: int) -> Int64[Tensor, " n"]:
+def _places(
+    items: Int64[Tensor, " n"], columns: Int64[Tensor, " c"] | None, n_items: int
+) -> Int64[Tensor, " n"]:
     if columns is None:
         return items
     slots = torch.full((n_items,), -1, dtype=torch.int64)
@@ -283,4 +289,4 @@ def _shuffled(
     total: int, size: int, generator: torch.Generator, least: int = 2
 ) -> Iterator[Int64[Tensor, " b"]]:
     """A random permutation of 0 … total − 1 in batches."""
-    yield from torch.randperm(total, generator=generator).split(_batch_sizes(total, size, least))
+    yield from torch.split(torch.randperm(total, generator=generator), _batch_sizes(total, size, least))

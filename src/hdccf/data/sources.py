@@ -269,22 +269,35 @@ def _map_ids(
 def _build(
     users: Groups, items: Groups, times: NDArray[np.int64] | None, titles: pl.Series | None
 ) -> Interactions:
-    if times is None or bool(np.all(times[1:] >= times[:-1])):
-        # The rows are in order of time already, so each user's group is a history.
-        return Interactions.from_histories(
-            users.starts,
-            items.codes[users.order],
+    codes = items.codes()
+    if times is not None and not bool(np.all(times[1:] >= times[:-1])):
+        return Interactions.from_codes(
+            users.codes(),
+            codes,
             user_ids=users.vocabulary,
             item_ids=items.vocabulary,
-            times=None if times is None else times[users.order],
+            times=times,
             titles=titles,
         )
-    return Interactions.from_codes(
-        users.codes,
-        items.codes,
+    # The rows are in order of time already, so each user's group is a history.
+    their_items = np.empty(len(codes), np.int32)
+    their_times = None if times is None else np.empty(len(times), np.int64)
+
+    def fill(part: tuple[int, int]) -> None:
+        for places, rows in users.pieces(*part):
+            their_items[places] = codes[rows]
+            if times is not None and their_times is not None:
+                their_times[places] = times[rows]
+
+    middle = len(users.vocabulary) // 2
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(fill, ((0, middle), (middle, len(users.vocabulary)))))
+    return Interactions.from_histories(
+        users.starts(),
+        their_items,
         user_ids=users.vocabulary,
         item_ids=items.vocabulary,
-        times=times,
+        times=their_times,
         titles=titles,
     )
 
@@ -303,7 +316,7 @@ def _times(table: Table, columns: Columns, source: str, time_format: str | None)
 
 def _titles(titles: pl.Series, items: Groups) -> pl.Series:
     """The first title that is given for each item."""
-    frame = pl.DataFrame({"item": items.codes, "title": titles.cast(pl.String)}).drop_nulls()
+    frame = pl.DataFrame({"item": items.codes(), "title": titles.cast(pl.String)}).drop_nulls()
     named = frame.unique("item", keep="first", maintain_order=True)
     every = pl.DataFrame({"item": np.arange(len(items.vocabulary), dtype=np.int32)})
     return every.join(named, on="item", how="left", maintain_order="left")["title"]

@@ -38,7 +38,9 @@ def ages(train: Interactions, unit: str) -> np.ndarray[tuple[int], np.dtype[np.f
     ends = train.by_user.starts[1:]
     last = ends[train.users] - 1
     if train.times is None:
-        raise ConfigError("recency was asked for, but the interactions have no times; give a time column, or turn it off")
+        raise ConfigError(
+            "recency was asked for, but the interactions have no times; give a time column, or turn it off"
+        )
     if unit == "interactions":
         return (last - np.arange(len(train))).astype(np.float64)
     return (train.times[last] - train.times) / _DAY_IN_MICROSECONDS

@@ -160,7 +160,7 @@ class Ranker:
             stop = min(start + rows, len(questions))
             users = torch.from_numpy(questions.users[start:stop])
             scores = _checked(scorer.score_block(users), (stop - start, n_items), scorer)
-            pairs = slice(questions.starts[start], questions.starts[stop])
+            pairs = slice(int(questions.starts[start]), int(questions.starts[stop]))
             columns = torch.from_numpy(questions.items[pairs])
             with _without(scores, questions.excluded_cells(start, stop)):
                 found = place(
@@ -179,7 +179,7 @@ class Ranker:
             most = int(questions.held_out[start])
             width = most + self.negatives.shape[1]
             stop = min(start + self._rows_at_once(width, _SAMPLED_BLOCK), len(questions))
-            pairs = slice(questions.starts[start], questions.starts[stop])
+            pairs = slice(int(questions.starts[start]), int(questions.starts[stop]))
             starts = questions.starts[start : stop + 1] - pairs.start
             columns = np.arange(pairs.stop - pairs.start) - np.repeat(starts[:-1], np.diff(starts))
             rows = np.repeat(np.arange(stop - start), np.diff(starts))

@@ -123,6 +123,7 @@ class HDCCFModel(nn.Module):
 
     def objectives(self, batch: Batch, generator: torch.Generator) -> Iterator[Objective]:
         s = self.settings
+        scored: Scored | ScoredBlock
         if isinstance(batch, Block):
             scored = score_block(self, batch, generator)
             loss, clips = self._block_loss(scored, batch)
@@ -149,13 +150,13 @@ class HDCCFModel(nn.Module):
         return describe_negatives(negatives, self.settings.temperature)
 
     def scorer(self) -> Scorer:
-        return VectorScorer(self.user_item, self.all_users(), self.items())
+        return VectorScorer(self.user_item, self.all_users(), self.items.all())
 
     @torch.no_grad()
     def all_users(self) -> Vectors:
         """Every user's vector; with `history`, of all their training items."""
         if self.users is not None:
-            return self.users()
+            return self.users.all()
         every = torch.arange(self.graph.n_users)
         return self.history_vectors(every, self.graph.items_of.degrees)
 
@@ -168,7 +169,7 @@ class HDCCFModel(nn.Module):
         """Free vectors; only blocks go with histories."""
         if self.users is None:
             raise ConfigError("a user's history vector is made with the block's cuts; set sampler to block")
-        return self.users(users)
+        return self.users.of(users)
 
     # -- the negatives' weights ------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Scoring each kind of batch with HDCCF's vectors: which pairs are compared, and what weighs them."""
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -37,9 +38,9 @@ class ScoredBlock(NamedTuple):
 
 def score_in_batch(model: "HDCCFModel", batch: InBatch) -> Scored:
     """Every instance against the distinct neighbours of all (Eq. 9)."""
-    users, items = model.user_vectors(batch.users), model.items(batch.items)
+    users, items = model.user_vectors(batch.users), model.items.of(batch.items)
     column_users = model.user_vectors(batch.against_users.columns)
-    column_items = model.items(batch.against_items.columns)
+    column_items = model.items.of(batch.against_items.columns)
     masked = model.settings.mask_observed
     item_weights = in_batch_log_weights(
         batch.against_items, model.log_item_weights[batch.against_items.columns], mask_observed=masked
@@ -78,12 +79,12 @@ def score_in_batch(model: "HDCCFModel", batch: InBatch) -> Scored:
 
 def score_drawn(model: "HDCCFModel", batch: Drawn) -> Scored:
     """Every instance against S negatives a side of its own (Eq. 1)."""
-    users, items = model.user_vectors(batch.users), model.items(batch.items)
+    users, items = model.user_vectors(batch.users), model.items.of(batch.items)
     negative_items, negative_users = (
-        model.items(batch.negative_items),
+        model.items.of(batch.negative_items),
         model.user_vectors(batch.negative_users),
     )
-    near_items, near_users = model.items(batch.neighbour_items), model.user_vectors(batch.neighbour_users)
+    near_items, near_users = model.items.of(batch.neighbour_items), model.user_vectors(batch.neighbour_users)
     each_user, each_item = _against_each(users), _against_each(items)
     size = float(batch.negative_items.shape[1])
     f = model.user_item.matching
@@ -119,19 +120,18 @@ def score_block(model: "HDCCFModel", block: Block, generator: torch.Generator) -
     user_user = item_item = None
     anchor_weights = block.weights[:0]
     if model.user_user is not None or model.item_item is not None:
-        anchors = torch.randperm(len(block.rows), generator=generator)[: model.settings.batch_size]
+        shuffled = torch.randperm(len(block.rows), generator=generator, device=generator.device)
+        anchors = shuffled[: model.settings.batch_size]
         rows, columns = block.rows[anchors], block.positive_columns[anchors]
         anchor_weights = block.weights[anchors]
-        observed = torch.zeros(len(log_users), len(log_items), dtype=torch.bool)
+        observed = torch.zeros(len(log_users), len(log_items), dtype=torch.bool, device=rows.device)
         observed[block.observed_rows, block.observed_columns] = True
-        relations = (
-            (model.user_user, users, log_users, observed.T[columns], rows),
-            (model.item_item, items, log_items, observed[rows], columns),
-        )
-        user_user, item_item = (
-            None if similarity is None else _block_relation(model, similarity, *rest, generator)
-            for similarity, *rest in relations
-        )
+        if model.user_user is not None:
+            related = observed.T[columns]  # the block's users who have the anchor's item
+            user_user = _block_relation(model, model.user_user, users, log_users, related, rows, generator)
+        if model.item_item is not None:
+            related = observed[rows]  # the block's items that the anchor's user has
+            item_item = _block_relation(model, model.item_item, items, log_items, related, columns, generator)
     return ScoredBlock(
         model.user_item.all_pairs(users, items), log_items, log_users, user_user, item_item, anchor_weights
     )
@@ -158,8 +158,8 @@ def _block_relation(
 
 def block_vectors(model: "HDCCFModel", block: Block) -> tuple[Vectors, Vectors]:
     if block.history is None:
-        return model.user_vectors(block.users), model.items(block.columns)
-    return model.items.sum_of(block.history, len(block.users)), model.items(block.columns)
+        return model.user_vectors(block.users), model.items.of(block.columns)
+    return model.items.sum_of(block.history, len(block.users)), model.items.of(block.columns)
 
 
 def block_log_weights(model: "HDCCFModel", block: Block) -> tuple[Float[Tensor, " c"], Float[Tensor, " r"]]:
@@ -167,7 +167,7 @@ def block_log_weights(model: "HDCCFModel", block: Block) -> tuple[Float[Tensor, 
     columns = model.log_item_weights if block.columns is None else model.log_item_weights[block.columns]
     if block.inclusion is not None:
         columns = columns + block.inclusion.log()
-    share = torch.tensor(model.graph.n_users / len(block.users)).log()
+    share = math.log(model.graph.n_users / len(block.users))
     return columns, model.log_user_weights[block.users] + share
 
 
@@ -182,7 +182,7 @@ def item_negatives(model: "HDCCFModel", batch: InBatch | Drawn | Block) -> Again
     log_items, _ = block_log_weights(model, batch)
     log_weights = log_items.repeat(len(scores), 1)
     log_weights[batch.observed_rows, batch.observed_columns] = -torch.inf
-    none = torch.zeros(len(scores), 0)
+    none = scores.new_zeros(len(scores), 0)
     return Against(scores, log_weights, None, none, none.bool())
 
 
