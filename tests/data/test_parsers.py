@@ -264,3 +264,13 @@ def test_titles_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
     (tmp_path / "ml-100k.item").write_bytes(ITEM.replace("Kolya", "Kölya").encode("latin-1"))
     with pytest.raises(SourceError, match=r"ml-100k.item is not utf-8"):
         parsers.recbole_100k(tmp_path)
+
+
+@pytest.mark.parametrize("large", [0, 10**12])
+def test_ids_of_any_size_are_numbered_in_ascending_order(tmp_path: Path, large: int) -> None:
+    ids = [large + 7, 3, large + 5, 3]
+    lines = "".join(f"{own}\t{own + 1}\t1\t{second}\n" for second, own in enumerate(ids))
+    data = parsers.yelp_he(write(tmp_path, yelp_rating=lines))
+    assert data.user_ids.to_list() == sorted(set(ids))
+    assert data.item_ids.to_list() == [own + 1 for own in sorted(set(ids))]
+    assert rows(data) == [(3, 4, 1, 2), (large + 5, large + 6, 2, 1), (large + 7, large + 8, 0, 1)]
