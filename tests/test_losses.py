@@ -201,6 +201,15 @@ def test_block_sums_equal_those_of_rows_and_columns(temperature: float, weighted
         assert (gradients[0][mask] == 0).all()
 
 
+def test_block_sums_of_a_transposed_view_are_swapped() -> None:
+    scores, mask, _, _ = block(7)
+    rows, columns = mask.nonzero(as_tuple=True)
+    over_columns, over_rows = losses.log_block_scores(scores, (rows, columns), temperature=0.2)
+    of_view = losses.log_block_scores(scores.T, (columns, rows), temperature=0.2)
+    assert_equal(of_view[0], over_rows)
+    assert_equal(of_view[1], over_columns)
+
+
 def test_block_over_everything_is_equation_1_with_all_negatives() -> None:
     scores, mask, _, _ = block(11)
     rows, columns = mask.nonzero(as_tuple=True)

@@ -143,7 +143,7 @@ def log_block_scores(
     lowest, highest = (bound / temperature for bound in scores.detach().aminmax())
     if highest - lowest < _widest_exponent(scores.dtype):
         over_columns, over_rows = _BlockSums.apply(  # type: ignore[no-untyped-call]
-            scores, observed, (column_weights, row_weights), highest, temperature
+            scores.contiguous(), observed, (column_weights, row_weights), highest, temperature
         )
     else:
         # One shift for all would let the smallest sums underflow: each row and each column takes its own.
