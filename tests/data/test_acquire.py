@@ -7,6 +7,7 @@ import subprocess
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -278,3 +279,17 @@ def test_the_cache_follows_the_desktop_standard(monkeypatch: pytest.MonkeyPatch)
     assert room.cache_home() == Path("/somewhere/hdccf")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert room.cache_home() == Path.home() / ".cache" / "hdccf"
+
+
+def test_another_process_may_be_quicker(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    index_with(monkeypatch)
+    atomic = room.atomic_directory
+
+    @contextmanager
+    def overtaken(path: Path, *, overwrite: bool) -> Iterator[Path]:
+        with atomic(path, overwrite=overwrite) as folder:
+            yield folder
+        raise FileNotFoundError(2, "moved away by another process", str(path))
+
+    monkeypatch.setattr(room, "atomic_directory", overtaken)
+    assert acquire("tiny", NOWHERE, LICENCE).folder == cache / "tiny"

@@ -119,6 +119,11 @@ def acquire(
         except DownloadError as failure:
             failures.append(str(failure))
             continue
+        except HdccfError:
+            stored, _ = find_stored(name, sources)
+            if stored is None:
+                raise
+            return stored  # another process was quicker, and stood in the way
         if progress:
             for text in failures:
                 note(text)
