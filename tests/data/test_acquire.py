@@ -20,6 +20,7 @@ from hdccf.data import download
 from hdccf.data.acquire import DataFile, Source, acquire
 from hdccf.data.parsers import users_lines
 from hdccf.errors import DownloadError, HdccfError
+from hdccf.files import atomic_directory
 
 TRAIN, TEST = "0 1 2\n1 2\n", "0 3\n"
 LICENCE = "for looking at"
@@ -283,7 +284,7 @@ def test_the_cache_follows_the_desktop_standard(monkeypatch: pytest.MonkeyPatch)
 
 def test_another_process_may_be_quicker(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     index_with(monkeypatch)
-    atomic = room.atomic_directory
+    atomic = atomic_directory
 
     @contextmanager
     def overtaken(path: Path, *, overwrite: bool) -> Iterator[Path]:
