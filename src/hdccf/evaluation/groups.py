@@ -29,7 +29,7 @@ def item_groups(popularity: NDArray[np.int64]) -> list[Group]:
     """Tail, middle and head, each with about a third of the training interactions: the head is few items."""
     ascending = np.sort(popularity)
     cumulated = np.cumsum(ascending)
-    places = np.searchsorted(cumulated, [cumulated[-1] / 3, 2 * cumulated[-1] / 3])
+    places = np.searchsorted(cumulated, [cumulated[-1] / 3, 2 * cumulated[-1] / 3], side="right")
     return _cut(popularity, [ascending[min(place, len(ascending) - 1)] for place in places], ITEM_GROUPS)
 
 

@@ -1,0 +1,99 @@
+"""The same numbers as ranx and implicit have, where they mean the same."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from ranking_oracles import Dot, Table, world
+from scipy import sparse
+
+from hdccf.evaluation import Ranker, metrics
+
+# What ranx calls what: HR, recall, precision, MRR, MAP and NDCG at K mean the same there.
+RANX = {"hr": "hit_rate", **{name: name for name in ("recall", "precision", "mrr", "map", "ndcg")}}
+KS = (1, 5, 10, 50)
+
+
+@pytest.mark.parametrize("held_out", [(1, 1), (1, 12)])
+@pytest.mark.parametrize("protocol", ["sampled", "full"])
+def test_every_metric_equals_that_of_ranx(
+    protocol: str, held_out: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Read as Python: compiling ranx takes a minute, running it on this little data does not.
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numba, about itself
+        from ranx import Qrels, Run, evaluate
+
+    split = world(80, 150, seed=7, held_out=held_out)
+    # Different numbers everywhere, so that there is one order only.
+    order = np.random.default_rng(0).permutation(80 * 150).reshape(80, 150)
+    scores = torch.from_numpy(order).double()
+    ranker = Ranker(split, "test", folder=None)
+    places = ranker.rank(Table(scores), protocol).places
+    wanted, given = {}, {}
+    for row, user in enumerate(ranker.questions.users.tolist()):
+        held_out_items = split.test.by_user.of(user).tolist()
+        taken = {*split.train.by_user.of(user).tolist(), *split.validation.by_user.of(user).tolist()}
+        candidates = [item for item in range(150) if item not in taken]
+        if protocol == "sampled":
+            candidates = [*held_out_items, *(item for item in ranker.negatives[row].tolist() if item >= 0)]
+        wanted[f"u{user}"] = {f"i{item}": 1 for item in held_out_items}
+        given[f"u{user}"] = {f"i{item}": float(scores[user, item]) for item in candidates}
+    names = [f"{metric}@{k}" for metric in RANX for k in KS]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = evaluate(
+            Qrels(wanted), Run(given), [f"{theirs}@{k}" for theirs in RANX.values() for k in KS]
+        )
+    for name, their in zip(names, theirs.values(), strict=True):
+        assert metrics.mean(metrics.per_user(places, name)) == pytest.approx(their, abs=1e-6), name
+
+
+@pytest.mark.parametrize("held_out", [(1, 1), (1, 6)])
+def test_hr_and_ndcg_equal_those_of_implicit(
+    held_out: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fixed dot-product model under the same split. With one held-out item, implicit's precision is HR."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")  # or implicit warns of it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from implicit.cpu.matrix_factorization_base import MatrixFactorizationBase
+        from implicit.evaluation import ranking_metrics_at_k
+
+    split = world(120, 90, seed=3, held_out=held_out)
+    generator = torch.Generator().manual_seed(0)
+    users, items = torch.randn(120, 8, generator=generator), torch.randn(90, 8, generator=generator)
+
+    class Fixed(MatrixFactorizationBase):  # type: ignore[misc]
+        def fit(self, user_items: object) -> None: ...
+
+        def save(self, file: object) -> None: ...
+
+    model = Fixed()
+    model.user_factors, model.item_factors = users.numpy(), items.numpy()
+    taken = sparse.csr_array(split.train.matrix + split.validation.matrix)
+    ranker = Ranker(split, "test", folder=None)
+    for k in (1, 10, 50):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = ranking_metrics_at_k(
+                model, _older(taken), _older(split.test.matrix), K=k, show_progress=False, num_threads=1
+            )
+        ours = ranker.measure(Dot(users, items), (f"ndcg@{k}", f"hr@{k}", f"recall@{k}"), ("full",))["full"]
+        assert ours[f"ndcg@{k}"] == pytest.approx(theirs["ndcg"], abs=1e-6)
+        if held_out == (1, 1):
+            assert ours[f"hr@{k}"] == pytest.approx(theirs["precision"], abs=1e-6)
+        else:
+            # implicit pools: hits over what could be hit, Σ hits / Σ min(K, R).
+            places = ranker.rank(Dot(users, items), "full").places
+            hits = metrics.recall(places, k) * places.relevant
+            pooled = hits.sum() / np.minimum(places.relevant, k).sum()
+            assert pooled == pytest.approx(theirs["precision"], abs=1e-6)
+
+
+def _older(array: sparse.csr_array) -> sparse.csr_matrix:
+    """implicit asks for SciPy's older kind of matrix, and for short indices."""
+    parts = (array.data, array.indices.astype(np.int32), array.indptr.astype(np.int32))
+    return sparse.csr_matrix(parts, shape=array.shape)
