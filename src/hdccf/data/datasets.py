@@ -170,7 +170,7 @@ DATASETS: dict[str, Dataset] = {
         terms="none given",
         licence="collected by Stanford's SNAP, no licence given; cite Cho, Myers and Leskovec, KDD 2011",
         size="100 MB",
-        statistics=Statistics(107_092, 1_280_969, 6_442_890, measured=False),
+        statistics=Statistics(107_092, 1_280_969, 6_442_892, measured=False),
         sources=(
             Source(
                 key="snap",
