@@ -25,8 +25,24 @@ if TYPE_CHECKING:
     from hdccf.errors import HdccfError as HdccfError
     from hdccf.evaluation import Evaluation as Evaluation
     from hdccf.evaluation import evaluate as evaluate
+    from hdccf.models.hdccf_settings import HDCCF as HDCCF
+    from hdccf.models.reference import MostPopular as MostPopular
+    from hdccf.models.reference import Random as Random
+    from hdccf.recommend import Recommender as Recommender
+    from hdccf.recommend import load_run as load_run
+    from hdccf.runs import FitOptions as FitOptions
+    from hdccf.trainer import fit as fit
+    from hdccf.trainer import resume as resume
 
 _ROOM_OF = {
+    "HDCCF": "hdccf.models.hdccf_settings",
+    "MostPopular": "hdccf.models.reference",
+    "Random": "hdccf.models.reference",
+    "Recommender": "hdccf.recommend",
+    "load_run": "hdccf.recommend",
+    "FitOptions": "hdccf.runs",
+    "fit": "hdccf.trainer",
+    "resume": "hdccf.trainer",
     "World": "hdccf.data.synthetic",
     "synthetic_world": "hdccf.data.synthetic",
     "load": "hdccf.data.datasets",
@@ -45,21 +61,29 @@ _ROOM_OF = {
 }
 
 __all__ = [
+    "HDCCF",
     "Evaluation",
+    "FitOptions",
     "HdccfError",
     "Interactions",
+    "MostPopular",
+    "Random",
+    "Recommender",
     "Split",
     "World",
     "__version__",
     "evaluate",
+    "fit",
     "global_time_split",
     "k_core",
     "leave_one_out",
     "load",
+    "load_run",
     "predefined_split",
     "random_split",
     "read",
     "read_sql",
+    "resume",
     "synthetic_world",
 ]
 

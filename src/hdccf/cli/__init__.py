@@ -10,6 +10,8 @@ import typer
 from hdccf import __version__
 from hdccf.cli import data as data_commands
 from hdccf.cli import evaluate as evaluate_commands
+from hdccf.cli import recommend as recommend_commands
+from hdccf.cli import train as train_commands
 from hdccf.errors import HdccfError
 
 app = typer.Typer(
@@ -22,6 +24,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_commands.app, name="data")
+app.command(
+    "train",
+    epilog="Examples: hdccf train --dataset ml-100k  ·  hdccf train --interactions events.parquet --user uid "
+    "--item sku --time ts  ·  hdccf train --dataset ml-1m --preset paper --set neighbours=4",
+)(train_commands.train)
+app.command("recommend", epilog="Example: hdccf recommend runs/ml-100k-hdccf-seed0 196 22")(
+    recommend_commands.recommend
+)
+app.command("models", epilog="Example: hdccf models hdccf")(recommend_commands.models)
 app.command("evaluate", epilog="Then: hdccf compare RUN_A RUN_B")(evaluate_commands.evaluate)
 app.command("compare")(evaluate_commands.compare)
 

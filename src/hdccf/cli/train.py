@@ -1,0 +1,279 @@
+"""`hdccf train`: from events to a run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hdccf.cli import reading
+from hdccf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hdccf.config import Settings
+    from hdccf.data.interactions import Interactions
+    from hdccf.data.split import Split
+
+_WHAT = "What to train on"
+_HOW = "Model and settings"
+_RUN = "The run"
+SPLITS = ("leave-one-out", "global-time", "random", "predefined")
+_PAPER_CORE = 5
+
+
+def train(
+    dataset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A named data set (hdccf data list).", rich_help_panel=_WHAT),
+    ] = None,
+    interactions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Your own events: a file, a folder, a glob, or a database with --query.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    split_method: Annotated[
+        str | None,
+        typer.Option(
+            "--split",
+            metavar="|".join(SPLITS),
+            help="How to hold out what is tested on. Leave-one-out, each user's last item, is the paper's and the default.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    core: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            min=0,
+            help="Keep users and items with at least K interactions each. 5 for named data sets, as in the "
+            "paper; 0, all, for your own.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    user: reading.User = None,
+    item: reading.Item = None,
+    time: reading.Time = None,
+    rating: reading.Rating = None,
+    title: reading.Title = None,
+    minimum_rating: reading.MinimumRating = None,
+    separator: reading.Separator = None,
+    header: reading.Header = None,
+    encoding: reading.Encoding = None,
+    time_format: reading.TimeFormat = None,
+    drop_nulls: reading.DropNulls = False,
+    query: reading.Query = None,
+    folder: reading.From = None,
+    fresh: reading.Fresh = False,
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Which model; hdccf models lists them.", rich_help_panel=_HOW)
+    ] = "hdccf",
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Settings to start from; for hdccf: hdccf, paper, wo-i, wo-u, wo-ui, bpr-plus, biased, unmodulated.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A TOML file of settings, over the preset.", rich_help_panel=_HOW),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="One setting, over the file; repeat for more: --set temperature=0.15 --set embedding_dim=128.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Everything random comes from it.", rich_help_panel=_HOW)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The run's folder; runs/… if not given.", rich_help_panel=_RUN),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with a run that was stopped; takes no other options.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda where there is one.", rich_help_panel=_RUN)
+    ] = "cpu",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processor threads; all if not given. Bits repeat for the same number.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
+    checkpoint_minutes: Annotated[
+        float, typer.Option(min=0, help="Save at least this often.", rich_help_panel=_RUN)
+    ] = 5.0,
+    checkpoint_epochs: Annotated[
+        int, typer.Option(min=1, help="And after this many epochs.", rich_help_panel=_RUN)
+    ] = 10,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.", rich_help_panel=_RUN)
+    ] = False,
+) -> None:
+    """Train a model on a data set or on your own events, and keep it as a run.
+
+    The last interaction of each user is held out for testing, the one before for choosing the best epoch.
+    Ctrl-C saves, and --resume goes on as if nothing had happened.
+    """
+    if resume is not None:
+        _resume(
+            resume, {"--dataset": dataset, "--interactions": interactions, "--out": out, "--config": config}
+        )
+        return
+    source = _one_source(dataset, interactions)
+    settings = _settings(model, preset, config, assignments or [])
+    from hdccf.runs import FitOptions, free_folder
+    from hdccf.trainer import fit
+
+    options = {
+        "user": user,
+        "item": item,
+        "time": time,
+        "rating": rating,
+        "title": title,
+        "minimum_rating": minimum_rating,
+        "separator": separator,
+        "header": header,
+        "encoding": encoding,
+        "time_format": time_format,
+        "drop_nulls": drop_nulls or None,
+        "query": query,
+        "folder": folder,
+        "fresh": fresh,
+    }
+    core = (_PAPER_CORE if dataset else 0) if core is None else core
+    split = _prepare(source, split_method, core, seed, options)
+    _say_what_was_chosen(settings, split)
+    place = out or free_folder(Path("runs"), f"{_stem(source)}-{preset or model}-seed{seed}")
+    about = {"source": source, "core": core, "split": split.method}
+    fitted = fit(
+        split,
+        settings,
+        seed=seed,
+        out=place,
+        options=FitOptions(device, threads, checkpoint_minutes, checkpoint_epochs, tensorboard),
+        progress=True,
+        about=about,
+        diagnosis=_diagnosis(about, split),
+    )
+    _tell(fitted.path)
+
+
+def _resume(path: Path, others: dict[str, Any]) -> None:
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"--resume goes on with the run's own data and settings; leave out {', '.join(given)}"
+        )
+    from hdccf.runs import RunFolder
+    from hdccf.trainer import resume
+
+    run = RunFolder.open(path)
+    fitted = resume(path, progress=True, diagnosis=_diagnosis(run.config["data"], run.split()))
+    _tell(fitted.path)
+
+
+def _one_source(dataset: str | None, interactions: str | None) -> str:
+    if (dataset is None) == (interactions is None):
+        raise ConfigError(
+            "give one of --dataset NAME (hdccf data list shows them) and --interactions FILE (your own events)"
+        )
+    if dataset is not None:
+        from hdccf.data.datasets import find
+
+        find(dataset)
+    return dataset or interactions or ""
+
+
+def _settings(model: str, preset: str | None, config: Path | None, assignments: list[str]) -> "Settings":
+    from hdccf.config import build_settings, parse_assignments, read_toml
+    from hdccf.models import entry_named
+
+    entry = entry_named(model)
+    layers: list[dict[str, Any]] = []
+    if preset is not None:
+        if preset not in entry.presets:
+            known = sorted(entry.presets) or "none"
+            raise ConfigError(f"preset={preset!r} is unknown for model {model}; choose one of {known}")
+        layers.append(entry.presets[preset])
+    if config is not None:
+        layers.append(read_toml(config))
+    return build_settings(entry.settings, *layers, parse_assignments(assignments))
+
+
+def _prepare(source: str, method: str | None, core: int, seed: int, options: dict[str, Any]) -> "Split":
+    from hdccf.data import datasets, prepare
+
+    published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
+    method = method or ("predefined" if published else "leave-one-out")
+    if method not in SPLITS:
+        raise ConfigError(f"--split {method!r} is unknown; choose one of {', '.join(SPLITS)}")
+    if method == "predefined":
+        return datasets.load_split(
+            source, source_folder=options["folder"], fresh=options["fresh"], progress=True
+        )
+    data: Interactions = reading.open_source(source, **options)
+    if core:
+        data = prepare.k_core(data, users=core, items=core)
+    if method == "leave-one-out":
+        return prepare.leave_one_out(data)
+    if method == "global-time":
+        return prepare.global_time_split(data)
+    return prepare.random_split(data, seed=seed)
+
+
+def _say_what_was_chosen(settings: "Settings", split: "Split") -> None:
+    from hdccf.models.hdccf import resolve_user_vector
+    from hdccf.models.hdccf_settings import HDCCF
+    from hdccf.progress import note
+
+    note(repr(split))
+    if isinstance(settings, HDCCF):
+        vector = resolve_user_vector(settings, split.train)
+        why = {"history": "the data has times", "free": "the data has no times, or the sampler is not block"}
+        chosen = f" ({why[vector]})" if settings.user_vector == "auto" else ""
+        note(
+            f"user vectors: {vector}{chosen}; negatives: {settings.sampler}; similarity: {settings.similarity}, "
+            f"temperature {settings.temperature}"
+        )
+
+
+def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
+    """Where the truth is known the share of false negatives is logged as well."""
+    if about.get("source") != "synthetic":
+        return None
+    from hdccf.data.synthetic import synthetic_world
+    from hdccf.truth import true_false_negatives
+
+    return true_false_negatives(synthetic_world(seed=0), split.train)
+
+
+def _stem(source: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(source).stem) or "events"
+
+
+def _tell(path: Path) -> None:
+    import json
+
+    result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+    best = (
+        ""
+        if result["best_value"] is None
+        else f", validation {result['best_value']:.4f} at epoch {result['best_epoch']}"
+    )
+    typer.echo(f"{path}: trained in {result['seconds']:.0f} s{best}")
+    typer.echo(f"Next: hdccf evaluate {path}")
