@@ -143,7 +143,7 @@ class World:
     def omega_items(self) -> Floats:
         """ω_u for each user: the share of false negatives among the items that were not observed for u.
 
-        The realised one, by a look at all pairs: about 20 ns a pair.
+        The realised one, by a look at all pairs: about 30 ns a pair.
         """
         return _share_of_false(self._liked_counts[0], self.interactions.by_user.degrees, self.n_items)
 
