@@ -1,7 +1,7 @@
 """Tensors and facts in one file, written all or nothing, read without executing anything.
 
-The file is safetensors; what is not a tensor (counters, the best metric so far) is JSON in its header, so that
-one rename makes both current.
+The file is safetensors; what is not a tensor (counters, the best metric so far) is JSON in its header, so
+that one rename makes both current.
 """
 
 import errno

@@ -12,7 +12,7 @@ from hdccf.errors import ConfigError
 
 
 class Settings(BaseModel):
-    """The base of every settings class: unknown names and impossible values are a `ConfigError` of one line."""
+    """The base of all settings: unknown names and impossible values are a `ConfigError` of one line."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
@@ -41,7 +41,7 @@ class TrainingSettings(Settings):
     optimizer: Literal["adam", "adamw", "adagrad", "sgd"] = "adam"
     """The rule of the steps."""
     sparse_updates: bool = False
-    """Update only the embedding rows that a step touched: faster where the catalogue is far larger than a batch."""
+    """Update only the embedding rows that a step touched: faster where batches are far smaller."""
     patience: int = Field(default=10, ge=1)
     """Evaluations without a new best before training stops."""
     evaluate_every: int = Field(default=1, ge=1)

@@ -1,8 +1,8 @@
-"""From scores to the paper's loss of each positive, for each kind of batch: masks, counts, corrections, clamp.
+"""From scores to the paper's loss of each positive, for each kind of batch: masks, counts, weights, clamp.
 
 `losses` has the formulas on given scores and weights; here the batches' structure becomes those weights. The
-negatives of one side are always: weights (multi-set counts × frequency^(…) × not observed), a size Q, and, with
-ω⁺ > 0, the positives whose mean is taken off.
+negatives of one side are always: weights (multi-set counts × frequency^(…) × not observed), a size Q, and,
+with ω⁺ > 0, the positives whose mean is taken off.
 """
 
 from dataclasses import dataclass
@@ -91,8 +91,8 @@ class Contrast:
     ) -> tuple[Float[Tensor, " b"], Side, Side]:
         """The positives' scores, and for each of them its row's and its column's negatives.
 
-        Weights are such that a plain weighted sum estimates the sum over the catalogue (or over all users), so Q is
-        the sum of the weights that are left, and sums are not normalised again.
+        Weights are such that a plain weighted sum estimates the sum over the catalogue (or over all users),
+        so Q is the sum of the weights that are left, and sums are not normalised again.
         """
         masked = (block.observed_rows, block.observed_columns)
         over_items, over_users = losses.log_block_scores(
@@ -148,7 +148,7 @@ def _is_zero(omega: Omega) -> bool:
 def in_batch_log_weights(
     negatives: Negatives, log_frequency: Float[Tensor, " c"], *, mask_observed: bool
 ) -> Float[Tensor, "b c"]:
-    """log of count × frequency^(−β), for each instance without its own neighbours and without observed pairs."""
+    """log of count × frequency^(−β) for each instance, without its own neighbours and observed pairs."""
     counts = negatives.counts.to(log_frequency.dtype).repeat(len(negatives.own), 1)
     counts.scatter_add_(1, negatives.own, -torch.ones_like(negatives.own, dtype=counts.dtype))
     if mask_observed:

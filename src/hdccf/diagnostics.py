@@ -11,10 +11,11 @@ QUANTILES = (0.5, 0.9, 0.99)
 
 
 def describe_negatives(against: Against, temperature: float) -> dict[str, float]:
-    """Of one batch's negatives: the share masked as observed, their effective number, and quantiles of hardness.
+    """Of one batch's negatives: the share masked as observed, their effective number, quantiles of hardness.
 
-    A negative's hardness is its score, which by Eq. 4 decides its gradient. The effective number is that of equally
-    hard negatives with the same spread of gradients: far below the real one, a few hard ones take all.
+    A negative's hardness is its score, which by Eq. 4 decides its gradient. The effective number is that of
+    equally hard negatives with the same spread of gradients: far below the real one, a few hard ones take
+    all.
     """
     kept = ~against.log_weights.isneginf()
     effective = effective_sample_size(against.scores, against.log_weights, temperature=temperature)
@@ -33,7 +34,7 @@ def describe_negatives(against: Against, temperature: float) -> dict[str, float]
 def false_negative_rates(
     against: Against, liked: Bool[Tensor, "b c"], temperature: float
 ) -> dict[str, float]:
-    """Where the truth is known: the share of negatives that are liked, as they are and as the gradient weighs them."""
+    """Where the truth is known: the share of negatives that are liked, plain and by their gradients."""
     kept = ~against.log_weights.isneginf()
     shares = torch.softmax(against.scores / temperature + against.log_weights, dim=1)
     shares = _rows_with_negatives(shares, kept)

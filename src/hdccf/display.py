@@ -9,7 +9,7 @@ _SECONDS_BETWEEN_LINES = 2.0
 
 
 class TrainingDisplay:
-    """Told after every step and every evaluation; shows epoch, loss terms, validation metric, clip rate, time left."""
+    """Told of every step and evaluation; shows epoch, loss terms, validation metric, clip rate, time left."""
 
     def __init__(self, epochs: int, batches: int, *, enabled: bool) -> None:
         self.epochs = epochs

@@ -20,8 +20,8 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 class Stepper:
     """Takes steps with one group of parameters.
 
-    With sparse updates a parameter whose gradient names the rows it touched goes through SparseAdam, which leaves
-    the other rows and their moments alone; one with a whole gradient goes through the ordinary rule.
+    With sparse updates a parameter whose gradient names the rows it touched goes through SparseAdam, which
+    leaves the other rows and their moments alone; one with a whole gradient goes through the ordinary rule.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> None:

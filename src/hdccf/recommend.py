@@ -50,7 +50,7 @@ class Recommender:
     def path(self) -> Path:
         """The folder of the run."""
         if self._path is None:
-            raise RunError("this model was not kept in a folder; fit it with out=\"runs/name\"")
+            raise RunError('this model was not kept in a folder; fit it with out="runs/name"')
         return self._path
 
     @property

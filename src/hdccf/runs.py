@@ -32,7 +32,7 @@ _LISTED = ("hdccf", "torch", "numpy", "scipy", "polars", "safetensors")
 
 @dataclass(frozen=True)
 class FitOptions:
-    """How to train, as opposed to what: none of these changes the result but the number of threads and the device."""
+    """How to train, as opposed to what: of these only the threads and the device can change the result."""
 
     device: str = "cpu"
     threads: int | None = None
@@ -163,8 +163,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder}/run.json is not a run's; give a folder that hdccf train wrote")
     if config.get("version") != FORMAT_VERSION:
         raise RunError(
-            f"{folder} has format version {config.get('version')}; this hdccf reads {FORMAT_VERSION}: train again, "
-            "or install the hdccf that wrote it"
+            f"{folder} has format version {config.get('version')}; this hdccf reads {FORMAT_VERSION}: "
+            "train again, or install the hdccf that wrote it"
         )
     return config
 

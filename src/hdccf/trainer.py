@@ -1,7 +1,8 @@
 """One loop for every model: step, evaluate, keep the best, stop early, and go on after any interruption.
 
-Randomness is derived from (seed, epoch) for the batches and (seed, epoch, step) for the steps, so a checkpoint
-needs no generator state, and the work after it is the same whether or not the process lived through it.
+Randomness is derived from (seed, epoch) for the batches and (seed, epoch, step) for the steps, so a
+checkpoint needs no generator state, and the work after it is the same whether or not the process lived
+through it.
 """
 
 import math

@@ -41,17 +41,17 @@ class Neighbours:
     def draw_others(
         self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
     ) -> Int64[Tensor, "b size"]:
-        """`size` columns that are *not* neighbours of each node, uniformly with replacement, without rejection.
+        """`size` columns that are *not* neighbours of each node, uniformly with replacement, none rejected.
 
-        The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour is r
-        plus the number of neighbours with at most r non-neighbours below them: one binary search.
+        The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour
+        is r plus the number of neighbours with at most r non-neighbours below them: one binary search.
         """
         free = self.n_columns - self.degrees[nodes]
         if bool((free == 0).any()):
             full = int(nodes[free == 0][0])
             raise DataError(
-                f"node {full} is paired with all {self.n_columns} columns, so nothing is left to be its negative; "
-                "leave it out, or use in-batch negatives"
+                f"node {full} is paired with all {self.n_columns} columns, so nothing is left to be its "
+                "negative; leave it out, or use in-batch negatives"
             )
         ranks = _below(free, size, generator)
         keys = nodes[:, None] * (self.n_columns + 1) + ranks
@@ -98,8 +98,8 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Graph:
-    """Both directions of the training pairs. Only these mask negatives: a validation or test pair must be able
-    to appear as a negative, for excluding it would leak."""
+    """Both directions of the training pairs. Only these mask negatives: a validation or test pair must be
+    able to appear as a negative, for excluding it would leak."""
 
     items_of: Neighbours
     """Each user's items, in order of time."""
@@ -138,7 +138,7 @@ class Graph:
 def expand(
     starts: Int64[Tensor, " b"], lengths: Int64[Tensor, " b"]
 ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
-    """Concatenates the ranges starts[k] … starts[k] + lengths[k] − 1; gives k and the element for each place."""
+    """Concatenates the ranges starts[k] … starts[k] + lengths[k] − 1; gives k and element for each place."""
     rows = torch.repeat_interleave(lengths)
     ends = lengths.cumsum(0)
     return rows, torch.arange(len(rows)) - (ends - lengths)[rows] + starts[rows]

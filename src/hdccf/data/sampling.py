@@ -1,7 +1,7 @@
 """Batches: which pairs are positive in a step and what stands against them.
 
-A sampler is built once from the training graph; `epoch(generator)` gives the batches of one pass over it, drawn
-from nothing but that generator. No batch holds anything that grows with users × items.
+A sampler is built once from the training graph; `epoch(generator)` gives the batches of one pass over it,
+drawn from nothing but that generator. No batch holds anything that grows with users × items.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Negatives(NamedTuple):
     own: Int64[Tensor, "b p"]
     """Where each instance's own P neighbours are among the columns: they are not its negatives."""
     observed_rows: Int64[Tensor, " n"]
-    """With `observed_columns`, the (instance, column) that are training pairs: false negatives, to be masked."""
+    """With `observed_columns`, the (instance, column) that are training pairs: false negatives, masked."""
     observed_columns: Int64[Tensor, " n"]
 
 
@@ -178,9 +178,9 @@ class BlockSampler:
 class HistoryBlockSampler:
     """Blocks for a user vector made of the user's past: a random moment in each history cuts it.
 
-    What came before the cut is the input, weighted ½^(age / half_life), at most `length` items of it; the `ahead`
-    items after it are the positives, weighted ½^(place / ahead_half_life) and by their own weight; the items that
-    the user never touched are the negatives.
+    What came before the cut is the input, weighted ½^(age / half_life), at most `length` items of it; the
+    `ahead` items after it are the positives, weighted ½^(place / ahead_half_life) and by their own weight;
+    the items that the user never touched are the negatives.
     """
 
     graph: Graph
@@ -236,7 +236,7 @@ class HistoryBlockSampler:
 def cut_histories(
     items_of: Neighbours, users: Int64[Tensor, " r"], cuts: Int64[Tensor, " r"], half_life: float, length: int
 ) -> History:
-    """The last `length` of each user's first `cuts` items, the latest weighted 1 and each one before it less."""
+    """The last `length` of each user's first `cuts` items, the latest weighted 1, each one before it less."""
     lengths = cuts.clamp(max=length)
     ends = items_of.starts[users] + cuts
     rows, entries = expand(ends - lengths, lengths)
@@ -247,10 +247,10 @@ def cut_histories(
 def draw_columns(
     positives: Int64[Tensor, " n"], n_items: int, size: int, generator: torch.Generator
 ) -> tuple[Int64[Tensor, " c"], Float[Tensor, " c"]]:
-    """The positives' items and others drawn without replacement until there are `size`, at least as many drawn as given.
+    """The positives' items, and others drawn without replacement until there are `size` (at least as many).
 
-    A positive's item is there for certain and stands for itself; a drawn one stands for its share of the rest. So
-    a weighted sum over the columns has the sum over the catalogue as its expectation.
+    A positive's item is there for certain and stands for itself; a drawn one stands for its share of the
+    rest. So a weighted sum over the columns has the sum over the catalogue as its expectation.
     """
     certain = torch.unique(positives)
     rest = n_items - len(certain)

@@ -21,8 +21,9 @@ def positive_weights(
 ) -> Float32[Tensor, " pairs"]:
     """Recency times repetition, for each pair in the order of the rows.
 
-    floor + (1 − floor)·½^(age / half_life), the age of a pair being how many interactions the user has had since
-    (`unit="interactions"`) or how many days before their last one it was (`"days"`); times count^count_power.
+    floor + (1 − floor)·½^(age / half_life), the age of a pair being how many interactions the user has had
+    since (`unit="interactions"`) or how many days before their last one it was (`"days"`); times
+    count^count_power.
     """
     weights = np.ones(len(train))
     if half_life is not None:

@@ -1,4 +1,4 @@
-"""The models, by name. Adding one is a file, its settings and a line here; the conformance tests come free."""
+"""The models, by name. Adding one is a file, its settings and a line here; conformance tests come free."""
 
 from difflib import get_close_matches
 

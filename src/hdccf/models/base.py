@@ -26,8 +26,8 @@ class Objective(NamedTuple):
 class Model(Protocol):
     """A model yields its losses with the parameters each one drives; the trainer steps between them.
 
-    So a plain model yields one objective a batch, an adversarial one two, and both share the loop. A model whose
-    `groups` are empty is finished when it is built.
+    So a plain model yields one objective a batch, an adversarial one two, and both share the loop. A model
+    whose `groups` are empty is finished when it is built.
     """
 
     @property
@@ -58,7 +58,7 @@ Build = Callable[[Any, Interactions, torch.Generator], Model]
 
 @dataclass(frozen=True)
 class Entry:
-    """A model in the registry: its settings, how it is built from them and the training pairs, and its presets."""
+    """A model in the registry: its settings, how it is built from them and training pairs, its presets."""
 
     settings: type[Settings]
     build: Build

@@ -76,7 +76,7 @@ class HDCCFModel(nn.Module):
         self.items = table(train.n_items)
         self.users = None if self.uses_history else table(train.n_users)
         self.user_item = _similarity(settings, generator)
-        # Each relation has its own g: what matters between two users is not what matters between user and item.
+        # Each relation has its own g: what matters between users is not what matters between user and item.
         self.user_user = _similarity(settings, generator) if settings.user_user_weight else None
         self.item_item = _similarity(settings, generator) if settings.item_item_weight else None
         self.contrast = Contrast(
@@ -230,7 +230,7 @@ class HDCCFModel(nn.Module):
 
 
 def resolve_user_vector(settings: HDCCF, train: Interactions) -> Literal["free", "history"]:
-    """What `user_vector="auto"` means for this data: a history needs times, blocks and more than one item a user."""
+    """What `user_vector="auto"` means for this data: a history needs times, blocks and a second item."""
     if settings.user_vector != "auto":
         if settings.user_vector == "history" and train.times is None:
             raise ConfigError(

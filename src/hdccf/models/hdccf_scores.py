@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Scored(NamedTuple):
-    """A batch of instances: the positives, both sides of Eq. 14, and the relations of Eq. 17 where they are wanted."""
+    """A batch of instances: the positives, both sides of Eq. 14, and the relations of Eq. 17 where wanted."""
 
     positive: Float[Tensor, " b"]
     items: Against
@@ -146,7 +146,7 @@ def _block_relation(
     anchors: Int64[Tensor, " a"],
     generator: torch.Generator,
 ) -> Against:
-    """Anchors against the block's own rows (or columns): P neighbours drawn from the related ones, the rest negatives."""
+    """Anchors against the block's rows (or columns): P neighbours from the related, the rest negatives."""
     scores = similarity.all_pairs(Vectors(vectors.embedding[anchors], vectors.factors[anchors]), vectors)
     # An anchor is related to itself, so there is always something to draw; drawn itself, it does not count.
     drawn = torch.multinomial(

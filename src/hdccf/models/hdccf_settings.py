@@ -14,8 +14,8 @@ class HDCCF(TrainingSettings):
     embedding_dim: int = Field(default=64, ge=1)
     """Length of the vectors; more remembers more, and costs in proportion (modulated: its square)."""
     user_vector: Literal["auto", "free", "history"] = "auto"
-    """`free` learns a vector a user (the paper); `history` makes it from the user's recent items, so that new users
-    need no training; `auto` takes `history` where the data has times."""
+    """`free` learns a vector a user (the paper); `history` makes it from the user's recent items, so that new
+    users need no training; `auto` takes `history` where the data has times."""
     history_half_life: float = Field(default=3.0, gt=0)
     """`history`: after this many later items an item speaks half as loud for its user."""
     history_length: int = Field(default=50, ge=1)
@@ -39,12 +39,12 @@ class HDCCF(TrainingSettings):
 
     # -- negatives
     sampler: Literal["block", "in-batch", "uniform"] = "block"
-    """`block` scores users × items once and takes every observed pair in it as a positive; `in-batch` is Eq. 9;
-    `uniform` is Eq. 1."""
+    """`block` scores users × items once and takes every observed pair in it as a positive; `in-batch` is
+    Eq. 9; `uniform` is Eq. 1."""
     block_users: int = Field(default=128, ge=1)
     """`block`: users in a block; fewer make more, noisier steps."""
     block_items: int = Field(default=8192, ge=1)
-    """`block`: up to this many items the whole catalogue is scored, beyond it the positives and a draw of the rest."""
+    """`block`: up to this many items all are scored, beyond it the positives and a draw of the rest."""
     batch_size: int = Field(default=512, ge=1)
     """`in-batch`, `uniform`: pairs in a step."""
     neighbours: int = Field(default=2, ge=1)
@@ -54,7 +54,7 @@ class HDCCF(TrainingSettings):
     mask_observed: bool = True
     """Leave training pairs out of the negatives: false for certain (Eq. 25)."""
     frequency_correction: float = Field(default=1.0, ge=0, le=1)
-    """β: negatives count ∝ frequency^(1 − β). 0 is what in-batch draws (the paper), 1 is uniform (the theorem)."""
+    """β: negatives count ∝ frequency^(1 − β). 0 is as in-batch draws (the paper), 1 uniform (the theorem)."""
 
     # -- loss
     loss: Literal["contrastive", "bpr", "pointwise"] = "contrastive"
@@ -129,4 +129,4 @@ PRESETS: dict[str, dict[str, Any]] = {
     "biased": {**_PAPER, "mask_observed": False, "omega_items": 0.0, "omega_users": 0.0},
     "unmodulated": {**_PAPER, "similarity": "cosine"},
 }
-"""Changes to the defaults. `paper` is all as printed but the sign in Eq. 16; the others take one part out of it."""
+"""Changes to the defaults. `paper` is all as printed but the sign in Eq. 16; the others take one part out."""

@@ -88,7 +88,7 @@ class RandomModel(_Untrained):
 
 
 def _mix(x: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-    """The finaliser of SplitMix64: each bit of the result depends on every bit of x. Overflow wraps, as it must."""
+    """SplitMix64's finaliser: each bit of the result depends on every bit of x. Overflow wraps, as meant."""
     x = (x ^ _shift(x, 30)) * -4658895280553007687
     x = (x ^ _shift(x, 27)) * -7723592293110705685
     return x ^ _shift(x, 31)
