@@ -86,10 +86,9 @@ class Comparison:
         return json.dumps({"users": self.users, "results": rows, "tests": tests}, indent=2, allow_nan=False)
 
     def to_markdown(self) -> str:
-        lines = [["", *self.systems], ["---", *["---:"] * len(self.systems)]]
-        for protocol, metric in self.cells:
-            marked = self._marked(protocol, metric, bold=("**", "**"), underlined=("<u>", "</u>"), star=r"\*")
-            lines.append([f"{protocol} {metric}", *marked])
+        head = ["", *(f"{protocol} {metric}" for protocol, metric in self.cells)]
+        rows = self._rows(bold=("**", "**"), underlined=("<u>", "</u>"), star=r"\*")
+        lines = [head, ["---", *["---:"] * len(self.cells)], *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"{table}\n\n{self._legend()}\n"
 
@@ -97,71 +96,61 @@ class Comparison:
         return self.to_markdown()
 
     def __rich__(self) -> "RenderableType":
+        from rich import box
         from rich.console import Group
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table()
+        table = Table(box=box.SIMPLE)
         table.add_column("")
-        for system in self.systems:
-            table.add_column(escape(system), justify="right")
         for protocol, metric in self.cells:
-            marked = self._marked(
-                protocol,
-                metric,
-                bold=("[bold]", "[/bold]"),
-                underlined=("[underline]", "[/underline]"),
-                star="*",
-            )
-            table.add_row(f"{protocol} {metric}", *marked)
+            table.add_column(f"{protocol} {metric}", justify="right")
+        rows = self._rows(bold=("[bold]", "[/bold]"), underlined=("[underline]", "[/underline]"), star="*")
+        for system, *cells in rows:
+            table.add_row(escape(system), *cells)
         return Group(table, self._tests_table(), self._legend())
 
     def _tests_table(self) -> "RenderableType":
+        from rich import box
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table()
-        for head in (
-            "best against other",
-            "difference",
-            "95 % interval",
-            "p (t, Holm)",
-            "p (Wilcoxon, Holm)",
-            "d",
-            "r",
-        ):
-            table.add_column(head, justify="right" if table.columns else "left")
+        table = Table(box=box.SIMPLE)
+        heads = ("", "best", "against", "difference", "95 % interval", "p (t)", "p (Wilcoxon)", "d", "r")
+        for head in heads:
+            table.add_column(head, justify="left" if head in heads[:3] else "right")
         for test in self.tests:
             result = test.result
             low, high = result.interval
             table.add_row(
-                escape(f"{test.protocol} {test.metric}: {test.best} against {test.other}"),
+                f"{test.protocol} {test.metric}",
+                escape(test.best),
+                escape(test.other),
                 f"{result.difference:+.4f}",
-                f"{low:+.4f} to {high:+.4f}",
-                f"{test.holm_t:.2g}",
-                f"{test.holm_wilcoxon:.2g}",
+                f"{low:+.4f} {high:+.4f}",
+                f"{test.holm_t:.1g}",
+                f"{test.holm_wilcoxon:.1g}",
                 f"{result.cohen_d:.2f}",
                 f"{result.rank_biserial:.2f}",
             )
         return table
 
-    def _marked(
-        self, protocol: str, metric: str, *, bold: tuple[str, str], underlined: tuple[str, str], star: str
-    ) -> list[str]:
-        best, second = self.ranking(protocol, metric)[:2]
-        starred = self.is_significant(protocol, metric)
-        marked = []
-        for system in self.systems:
-            cell = self.cells[protocol, metric][system]
-            text = f"{cell.mean:.4f}"
-            if system == best:
-                text = f"{bold[0]}{text}{bold[1]}{star if starred else ''}"
-            elif system == second:
-                text = f"{underlined[0]}{text}{underlined[1]}"
-            if cell.deviation is not None:
-                text += f" ± {cell.deviation:.4f}"
-            marked.append(text)
-        return marked
+    def _rows(self, *, bold: tuple[str, str], underlined: tuple[str, str], star: str) -> list[list[str]]:
+        """A row for each system, its name first, with the marks of the paper."""
+        rows = {system: [system] for system in self.systems}
+        for (protocol, metric), cells in self.cells.items():
+            best, second = self.ranking(protocol, metric)[:2]
+            starred = self.is_significant(protocol, metric)
+            for system, cell in cells.items():
+                text = f"{cell.mean:.4f}"
+                if system == best:
+                    text = f"{bold[0]}{text}{bold[1]}{star if starred else ''}"
+                elif system == second:
+                    text = f"{underlined[0]}{text}{underlined[1]}"
+                if cell.deviation is not None:
+                    text += f" ± {cell.deviation:.4f}"
+                rows[system].append(text)
+        return list(rows.values())
 
     def _legend(self) -> str:
         seeds = sorted({cell.seeds for row in self.cells.values() for cell in row.values()})

@@ -75,9 +75,9 @@ class Evaluation:
     def __rich__(self) -> "RenderableType":
         from rich.console import Group
 
-        tables = [_rich_table(*self._overall(), title=self._title())]
+        tables = [_rich_table(*self._overall())]
         tables += [_rich_table(*self._by_group(kind)) for kind in ("users", "items")]
-        return Group(*tables, *self.remarks())
+        return Group(self._title(), *tables, *self.remarks())
 
     def _title(self) -> str:
         return (
@@ -111,16 +111,12 @@ class Evaluation:
             for metric in ("hr", "ndcg", "coverage")
             if f"{metric}@{k}" in self.values[protocol]
         ]
-        head = [
-            f"{kind} by training interactions",
-            "number",
-            *(f"{protocol} {name}" for protocol, name in wanted),
-        ]
+        head = [kind, "training pairs", "number", *(f"{protocol} {name}" for protocol, name in wanted)]
         rows = []
         for name, group in self.groups[kind].items():
             least, most = group["training_interactions"]
             cells = [_number(group["values"].get(protocol, {}).get(metric)) for protocol, metric in wanted]
-            rows.append([f"{name} ({least} to {most})", f"{group['size']:,}", *cells])
+            rows.append([name, f"{least} to {most}", f"{group['size']:,}", *cells])
         return head, rows
 
     # -- on disk ---------------------------------------------------------------------------------------------
@@ -170,10 +166,11 @@ def _markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _rich_table(head: list[str], rows: list[list[str]], title: str | None = None) -> "RenderableType":
+def _rich_table(head: list[str], rows: list[list[str]]) -> "RenderableType":
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(box=box.SIMPLE)
     for number, name in enumerate(head):
         table.add_column(name, justify="right" if number else "left")
     for row in rows:

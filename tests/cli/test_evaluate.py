@@ -1,0 +1,151 @@
+"""`hdccf evaluate` and `hdccf compare` on real runs, from the arguments to what is printed and kept."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import hdccf
+from hdccf.cli import main
+from hdccf.data.interactions import Interactions
+from hdccf.evaluation import Evaluation
+
+
+def events(seed: int) -> Interactions:
+    """Forty users with eight of thirty items each; low numbers are popular."""
+    pairs = [
+        (user, (item * item * (user + seed)) % (3 + user) if user < 27 else item)
+        for user in range(40)
+        for item in range(8)
+    ]
+    users, items = zip(*sorted(set(pairs)), strict=True)
+    frame = pl.DataFrame({"user": users, "item": items})
+    spread = pl.DataFrame(
+        {
+            "user": [u for u in range(40) for _ in range(6)],
+            "item": [(7 * u + 5 * k + seed) % 30 for u in range(40) for k in range(6)],
+        }
+    )
+    return hdccf.read(pl.concat([frame, spread]).unique(maintain_order=True))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> dict[str, str]:
+    split = hdccf.leave_one_out(events(0))
+    made = {
+        "popular": tmp_path / "popular",
+        "random": tmp_path / "random",
+        "random again": tmp_path / "random-2",
+    }
+    hdccf.fit(split, hdccf.MostPopular(), out=made["popular"])
+    hdccf.fit(split, hdccf.Random(), out=made["random"], seed=1)
+    hdccf.fit(split, hdccf.Random(), out=made["random again"], seed=2)
+    hdccf.fit(hdccf.leave_one_out(events(1)), hdccf.MostPopular(), out=tmp_path / "other")
+    return {**{name: str(path) for name, path in made.items()}, "other": str(tmp_path / "other")}
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments])
+    return int(ended.value.code or 0)
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that is written instead of a result."""
+    assert call(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = [line for line in captured.err.splitlines() if not line.startswith("note:")]
+    assert line.startswith("error: ")
+    return line
+
+
+def test_json_is_protocols_and_metrics(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("evaluate", runs["popular"], "--k", "3,10", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [*found] == ["sampled", "full"]
+    for values in found.values():
+        assert {"hr@3", "ndcg@3", "recall@10", "precision@10", "mrr@10", "map@10", "auc"} <= values.keys()
+        assert all(isinstance(value, float) for value in values.values())
+    run = hdccf.load_run(runs["popular"])
+    assert found == hdccf.evaluate(run, run.split, ks=(3, 10)).values
+
+
+@pytest.mark.parametrize("protocol", ["sampled", "full"])
+def test_one_protocol_alone(runs: dict[str, str], capsys: pytest.CaptureFixture[str], protocol: str) -> None:
+    assert call("evaluate", runs["popular"], "--protocol", protocol, "--k", "5", "--json") == 0
+    assert [*json.loads(capsys.readouterr().out)] == [protocol]
+
+
+def test_per_user_results_are_kept_as_parquet(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in ("test", "validation"):
+        assert call("evaluate", runs["popular"], "--k", "5", "--part", part) == 0
+        frame = pl.read_parquet(Path(runs["popular"]) / "evaluation" / part / "per_user.parquet")
+        assert len(frame) == 40
+        assert {"user", "sampled/ndcg@5", "full/ndcg@5"} <= {*frame.columns}
+    assert "full hr@5" in capsys.readouterr().out
+
+
+def test_markdown(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("evaluate", runs["popular"], "--k", "5", "--markdown") == 0
+    assert "| metric | sampled @5 | full @5 |" in capsys.readouterr().out
+
+
+def test_runs_that_differ_in_their_seed_are_one_system(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [runs["random"], runs["popular"], runs["random again"]]
+    assert call("compare", *arguments, "--k", "3", "--metrics", "hr@3,auc", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    assert [*found["full"]] == ["hr@3", "auc"]
+    systems = found["full"]["hr@3"]["systems"]
+    assert {name: entry["seeds"] for name, entry in systems.items()} == {"random": 2, "most-popular": 1}
+    assert systems["random"]["deviation"] is not None
+
+
+def test_tables_of_a_comparison(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("compare", runs["random"], runs["popular"], "--k", "3") == 0
+    assert "95 % interval" in capsys.readouterr().out
+    assert call("compare", runs["random"], runs["popular"], "--k", "3", "--markdown") == 0
+    assert "| sampled hr@3 |" in capsys.readouterr().out
+
+
+def test_a_kept_evaluation_is_used_until_something_changes(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = (runs["random"], runs["popular"], "--k", "3", "--json")
+    assert call("compare", *both) == 0
+    first = capsys.readouterr().out
+    asked: list[object] = []
+    real = hdccf.evaluate
+
+    def watched(*arguments: object, **options: object) -> Evaluation:
+        asked.append(arguments[0])
+        return real(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("hdccf.evaluation.kept.evaluate", watched)
+    assert call("compare", *both) == 0
+    assert capsys.readouterr().out == first
+    assert not asked
+    assert call("compare", *both, "--seed", "1") == 0
+    assert len(asked) == 2
+    weights = Path(runs["random"]) / "best.safetensors"
+    weights.write_bytes((Path(runs["random again"]) / "best.safetensors").read_bytes())
+    assert call("compare", *both, "--seed", "1") == 0
+    assert len(asked) == 3
+
+
+def test_what_is_refused(runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    popular, other = runs["popular"], runs["other"]
+    assert "compare runs of the same split" in error_of(capsys, "compare", popular, other)
+    assert "count twice" in error_of(capsys, "compare", popular, popular)
+    assert "give two run directories" in error_of(capsys, "compare", popular)
+    assert "larger than the candidates" in error_of(capsys, "evaluate", popular, "--k", "31")
+    assert "such as --k 10,50" in error_of(capsys, "evaluate", popular, "--k", "ten")
+    assert "['sampled', 'full', 'both']" in error_of(capsys, "evaluate", popular, "--protocol", "all")
+    assert "['validation', 'test']" in error_of(capsys, "evaluate", popular, "--part", "train")
+    assert "choose one" in error_of(capsys, "evaluate", popular, "--json", "--markdown")
+    assert "is not a run" in error_of(capsys, "evaluate", str(tmp_path))
