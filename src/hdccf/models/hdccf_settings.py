@@ -1,6 +1,6 @@
 """HDCCF's settings, and the presets: ours, the paper's, and the paper's ablations. Knows no torch."""
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -85,7 +85,7 @@ class HDCCF(TrainingSettings):
     """A pair that occurred n times counts n to this power."""
 
     @model_validator(mode="after")
-    def _possible_together(self) -> Self:
+    def _possible_together(self) -> "HDCCF":
         if self.sampler == "in-batch" and self.batch_size < 2:
             raise ValueError(
                 "batch_size=1 leaves in-batch negatives none; take 2 or more, or another sampler"
