@@ -33,6 +33,7 @@ class Recommender:
         split: Split,
         *,
         seed: int,
+        seconds: float = 0.0,
         path: Path | None = None,
         config: dict[str, Any] | None = None,
     ) -> None:
@@ -40,6 +41,7 @@ class Recommender:
         self.settings = settings
         self.split = split
         self.seed = seed
+        self.seconds = seconds
         self._path = path
         self.config = config or {}
         self.name = name_of(settings)

@@ -125,7 +125,15 @@ class _Training:
             write_json(self.run_folder.result, self._result())
         config = self.run_folder.config if self.run_folder else {}
         path = self.run_folder.path if self.run_folder else None
-        return Recommender(self.model, self.settings, self.split, seed=self.seed, path=path, config=config)
+        return Recommender(
+            self.model,
+            self.settings,
+            self.split,
+            seed=self.seed,
+            seconds=self.standing.seconds,
+            path=path,
+            config=config,
+        )
 
     # -- the loop --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,161 @@
+"""What HDCCF learns: MovieLens with several seeds, its parts switched on and off, and worlds whose truth is known.
+
+    python benchmarks/learning.py [STUDY …] [--seeds N]
+
+Every finished run is a line of results/learning.jsonl, and a line that is there is not run again, so the command goes
+on where it was stopped. results/learning.md is written from the lines. Settings are fixed here, chosen on
+validation only; test figures are taken once, from the epoch that validation chose.
+"""
+
+import argparse
+import json
+import subprocess
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+
+import hdccf
+from hdccf.data.synthetic import World, synthetic_world
+from hdccf.progress import note
+
+RESULTS = Path(__file__).parent.parent / "results"
+LINES = RESULTS / "learning.jsonl"
+MOVIELENS = ("hr@10", "ndcg@10", "ndcg@50")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a name, the data, and what differs from the defaults."""
+
+    name: str
+    dataset: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    seeds: int = 5
+
+
+FREE = {"user_vector": "free"}
+RECENCY = {**FREE, "recency_half_life": 5.0, "recency_floor": 0.02, "temperature": 0.18}
+MODULATED = {**FREE, "similarity": "modulated", "embedding_dim": 32}
+WORLDS = {"constant": 0.0, "half": 0.5, "popular": 1.0}
+
+STUDIES: dict[str, list[Row]] = {
+    "ml-100k": [
+        Row("history (default)", "ml-100k"),
+        Row("free", "ml-100k", FREE),
+        Row("free, recency", "ml-100k", RECENCY),
+    ],
+    "ml-1m": [
+        Row("free", "ml-1m", FREE, seeds=1),
+        Row("free, recency", "ml-1m", RECENCY, seeds=1),
+        Row("history (default)", "ml-1m", seeds=1),
+    ],
+    "parts": [
+        Row("cosine, d 32", "ml-100k", {**FREE, "embedding_dim": 32}),
+        Row("modulated, d 32", "ml-100k", MODULATED),
+        Row("ω = .0001, τ .1", "ml-100k", {**FREE, "omega_items": 1e-4, "omega_users": 1e-4}),
+        Row("ω = .01, τ .5", "ml-100k", {**FREE, "temperature": 0.5, "omega_items": 0.01, "omega_users": 0.01}),
+        Row("ω = 0, τ .5", "ml-100k", {**FREE, "temperature": 0.5}),
+    ],
+    "worlds": [
+        Row(f"{name}, {label}", f"synthetic:{exposure}", {**FREE, **settings}, seeds=3)
+        for name, exposure in WORLDS.items()
+        for label, settings in (
+            ("cosine, ω = 0", {"temperature": 0.3}),
+            ("cosine, true mean ω", {"temperature": 0.3, "omega_items": -1.0}),
+            ("modulated, ω = 0", {"temperature": 0.3, "similarity": "modulated", "embedding_dim": 32}),
+        )
+    ],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], help="which; all if none is named")
+    parser.add_argument("--seeds", type=int, default=None, help="at most this many seeds a row")
+    arguments = parser.parse_args()
+    done = {(line["study"], line["row"], line["seed"]) for line in _lines()}
+    for study in arguments.studies or STUDIES:
+        for row in STUDIES[study]:
+            for seed in range(min(row.seeds, arguments.seeds or row.seeds)):
+                if (study, row.name, seed) not in done:
+                    note(f"{study}: {row.name}, seed {seed}")
+                    record = {"study": study, "row": row.name, "seed": seed, **_run(row, seed)}
+                    with LINES.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(record) + "\n")
+    (RESULTS / "learning.md").write_text(_tables(), encoding="utf-8")
+
+
+def _run(row: Row, seed: int) -> dict[str, Any]:
+    kind, _, exposure = row.dataset.partition(":")
+    world = synthetic_world(exposure=float(exposure), seed=seed) if exposure else None
+    data = world.interactions if world else hdccf.load(kind)
+    split = hdccf.leave_one_out(hdccf.k_core(data, users=5, items=5))
+    settings = dict(row.settings)
+    if settings.get("omega_items") == -1.0 and world is not None:
+        # The share of false negatives that the world really has, on average.
+        settings["omega_items"] = float(world.omega_items.mean())
+        settings["omega_users"] = float(world.omega_users.mean())
+    model = hdccf.fit(split, hdccf.HDCCF(**settings), seed=seed)
+    found = hdccf.evaluate(model, split)
+    values = {f"{protocol} {name}": found.values[protocol][name] for protocol in found.values for name in MOVIELENS}
+    if world is not None:
+        values |= _on_the_truth(world, split, model)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return {"values": values, "settings": settings, "commit": commit.stdout.strip(), "seconds": model.seconds}
+
+
+def _on_the_truth(world: World, split: hdccf.Split, model: hdccf.Recommender) -> dict[str, float]:
+    """How well the scores of unobserved items tell what a user truly likes: AUC and precision@10, mean over users."""
+    world_users, world_items = world.codes_of(split.train)
+    seen = (split.train.matrix + split.validation.matrix + split.test.matrix).tocsr()
+    areas, hits = [], []
+    for users in torch.arange(split.n_users).split(256):
+        scores = model.score_block(users).numpy()
+        liked = world.liked(world_users[users.numpy()], world_items)
+        for row, user in enumerate(users.tolist()):
+            open_ = np.ones(split.n_items, np.bool_)
+            open_[seen.indices[seen.indptr[user] : seen.indptr[user + 1]]] = False
+            order = np.argsort(-scores[row, open_], kind="stable")
+            truth = liked[row, open_][order]
+            if 0 < truth.sum() < len(truth):
+                # Liked items before each disliked one, over all such pairs.
+                areas.append(np.cumsum(truth)[~truth].mean() / truth.sum())
+                hits.append(truth[:10].mean())
+    return {"true auc": float(np.mean(areas)), "true precision@10": float(np.mean(hits))}
+
+
+def _lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()] if LINES.exists() else []
+
+
+def _tables() -> str:
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for line in _lines():
+        groups[line["study"]][line["row"]].append(line)
+    text = ["# What HDCCF learns", ""]
+    text += ["`python benchmarks/learning.py`; every run with its settings and commit is a line of `learning.jsonl`."]
+    text += ["Mean ± deviation over seeds, on the test part, at the epoch that validation chose.", ""]
+    for study, rows in groups.items():
+        names = list(next(iter(rows.values()))[0]["values"])
+        text += [f"## {study}", "", "| | seeds | " + " | ".join(names) + " | seconds |"]
+        text += ["|" + "---|" * (len(names) + 3)]
+        for row, lines in rows.items():
+            cells = [_cell([line["values"][name] for line in lines]) for name in names]
+            seconds = mean(line["seconds"] for line in lines)
+            text.append(f"| {row} | {len(lines)} | " + " | ".join(cells) + f" | {seconds:.0f} |")
+        text.append("")
+    return "\n".join(text)
+
+
+def _cell(values: list[float]) -> str:
+    spread = f" ± {stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{mean(values):.4f}{spread}"
+
+
+if __name__ == "__main__":
+    main()
