@@ -6,6 +6,7 @@ drawn from nothing but that generator. No batch holds anything that grows with u
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -154,12 +155,16 @@ class BlockSampler:
     block_items: int
 
     def __len__(self) -> int:
-        return len(_batch_sizes(self.graph.n_users, self.block_users, least=1))
+        return len(_batch_sizes(len(self._active), self.block_users, least=1))
+
+    @cached_property
+    def _active(self) -> Int64[Tensor, " a"]:
+        """The users with training pairs: the others would be rows without positives."""
+        return self.graph.items_of.degrees.nonzero().squeeze(1)
 
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
-        active = self.graph.items_of.degrees.nonzero().squeeze(1)
-        for chosen in _shuffled(len(active), self.block_users, generator, least=1):
-            users = active[chosen]
+        for chosen in _shuffled(len(self._active), self.block_users, generator, least=1):
+            users = self._active[chosen]
             columns, inclusion = self._columns(users, generator)
             rows, places, entries = self.graph.items_of.within(users, columns)
             yield Block(users, columns, inclusion, rows, places, rows, places, self.weights[entries], None)
@@ -193,18 +198,21 @@ class HistoryBlockSampler:
     ahead_half_life: float
 
     def __len__(self) -> int:
-        return len(_batch_sizes(self.graph.n_users, self.block_users, least=1))
+        return len(_batch_sizes(len(self._able), self.block_users, least=1))
+
+    @cached_property
+    def _able(self) -> Int64[Tensor, " a"]:
+        """A history of one has no past to learn its future from."""
+        return (self.graph.items_of.degrees >= 2).nonzero().squeeze(1)
 
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
         items_of = self.graph.items_of
-        # A history of one has no past to learn its future from.
-        able = (items_of.degrees >= 2).nonzero().squeeze(1)
-        if len(able) == 0:
+        if len(self._able) == 0:
             raise ConfigError(
                 "user_vector='history' needs a user with two training items or more; take 'free'"
             )
-        for chosen in _shuffled(len(able), self.block_users, generator, least=1):
-            users = able[chosen]
+        for chosen in _shuffled(len(self._able), self.block_users, generator, least=1):
+            users = self._able[chosen]
             degrees, starts = items_of.degrees[users], items_of.starts[users]
             uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
             cuts = 1 + (uniform * (degrees - 1)).long().clamp_(max=degrees - 2)
