@@ -19,8 +19,15 @@ $(READY): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
+# Where MovieLens cannot be fetched the built-in synthetic world takes its place.
 demo: setup
-	$(BIN)/hdccf data info ml-100k --core 5
+	rm -rf runs/demo
+	@if $(BIN)/hdccf data get ml-100k; then name=ml-100k; users="196 22"; else name=synthetic; users="u0001 u0002"; fi; \
+	set -ex; \
+	$(BIN)/hdccf data info $$name --core 5; \
+	$(BIN)/hdccf train --dataset $$name --out runs/demo; \
+	$(BIN)/hdccf evaluate runs/demo; \
+	$(BIN)/hdccf recommend runs/demo $$users --k 5
 
 test: lint types imports unit
 

@@ -1,10 +1,10 @@
-"""What HDCCF learns: MovieLens with several seeds, its parts switched on and off, and worlds whose truth is known.
+"""What HDCCF learns: MovieLens over seeds, its parts switched on and off, worlds whose truth is known.
 
     python benchmarks/learning.py [STUDY …] [--seeds N]
 
-Every finished run is a line of results/learning.jsonl, and a line that is there is not run again, so the command goes
-on where it was stopped. results/learning.md is written from the lines. Settings are fixed here, chosen on
-validation only; test figures are taken once, from the epoch that validation chose.
+Every finished run is a line of results/learning.jsonl, and a line that is there is not run again, so the
+command goes on where it was stopped. results/learning.md is written from the lines. Settings are fixed here,
+chosen on validation only; test figures are taken once, from the epoch that validation chose.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import torch
 
 import hdccf
 from hdccf.data.synthetic import World, synthetic_world
+from hdccf.models import entry_named
 from hdccf.progress import note
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -36,6 +37,7 @@ class Row:
     dataset: str
     settings: dict[str, Any] = field(default_factory=dict)
     seeds: int = 5
+    model: str = "hdccf"
 
 
 FREE = {"user_vector": "free"}
@@ -45,11 +47,13 @@ WORLDS = {"constant": 0.0, "half": 0.5, "popular": 1.0}
 
 STUDIES: dict[str, list[Row]] = {
     "ml-100k": [
+        Row("most popular", "ml-100k", seeds=1, model="most-popular"),
         Row("history (default)", "ml-100k"),
         Row("free", "ml-100k", FREE),
         Row("free, recency", "ml-100k", RECENCY),
     ],
     "ml-1m": [
+        Row("most popular", "ml-1m", seeds=1, model="most-popular"),
         Row("free", "ml-1m", FREE, seeds=1),
         Row("free, recency", "ml-1m", RECENCY, seeds=1),
         Row("history (default)", "ml-1m", seeds=1),
@@ -58,7 +62,9 @@ STUDIES: dict[str, list[Row]] = {
         Row("cosine, d 32", "ml-100k", {**FREE, "embedding_dim": 32}),
         Row("modulated, d 32", "ml-100k", MODULATED),
         Row("ω = .0001, τ .1", "ml-100k", {**FREE, "omega_items": 1e-4, "omega_users": 1e-4}),
-        Row("ω = .01, τ .5", "ml-100k", {**FREE, "temperature": 0.5, "omega_items": 0.01, "omega_users": 0.01}),
+        Row(
+            "ω = .01, τ .5", "ml-100k", {**FREE, "temperature": 0.5, "omega_items": 0.01, "omega_users": 0.01}
+        ),
         Row("ω = 0, τ .5", "ml-100k", {**FREE, "temperature": 0.5}),
     ],
     "worlds": [
@@ -74,7 +80,9 @@ STUDIES: dict[str, list[Row]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("studies", nargs="*", choices=[*STUDIES, []], help="which; all if none is named")
     parser.add_argument("--seeds", type=int, default=None, help="at most this many seeds a row")
     arguments = parser.parse_args()
@@ -88,6 +96,7 @@ def main() -> None:
                     with LINES.open("a", encoding="utf-8") as file:
                         file.write(json.dumps(record) + "\n")
     (RESULTS / "learning.md").write_text(_tables(), encoding="utf-8")
+    _draw()
 
 
 def _run(row: Row, seed: int) -> dict[str, Any]:
@@ -100,21 +109,25 @@ def _run(row: Row, seed: int) -> dict[str, Any]:
         # The share of false negatives that the world really has, on average.
         settings["omega_items"] = float(world.omega_items.mean())
         settings["omega_users"] = float(world.omega_users.mean())
-    model = hdccf.fit(split, hdccf.HDCCF(**settings), seed=seed)
+    model = hdccf.fit(split, entry_named(row.model).settings(**settings), seed=seed)
     found = hdccf.evaluate(model, split)
-    values = {f"{protocol} {name}": found.values[protocol][name] for protocol in found.values for name in MOVIELENS}
+    values = {
+        f"{protocol} {name}": found.values[protocol][name] for protocol in found.values for name in MOVIELENS
+    }
     if world is not None:
         values |= _on_the_truth(world, split, model)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     return {"values": values, "settings": settings, "commit": commit.stdout.strip(), "seconds": model.seconds}
 
 
 def _on_the_truth(world: World, split: hdccf.Split, model: hdccf.Recommender) -> dict[str, float]:
-    """How well the scores of unobserved items tell what a user truly likes: AUC and precision@10, mean over users."""
+    """How well scores of unobserved items tell what a user truly likes: AUC and precision@10 over users."""
     world_users, world_items = world.codes_of(split.train)
     seen = (split.train.matrix + split.validation.matrix + split.test.matrix).tocsr()
     areas, hits = [], []
-    for users in torch.arange(split.n_users).split(256):
+    for users in torch.split(torch.arange(split.n_users), 256):
         scores = model.score_block(users).numpy()
         liked = world.liked(world_users[users.numpy()], world_items)
         for row, user in enumerate(users.tolist()):
@@ -130,7 +143,11 @@ def _on_the_truth(world: World, split: hdccf.Split, model: hdccf.Recommender) ->
 
 
 def _lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()] if LINES.exists() else []
+    return (
+        [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()]
+        if LINES.exists()
+        else []
+    )
 
 
 def _tables() -> str:
@@ -138,7 +155,9 @@ def _tables() -> str:
     for line in _lines():
         groups[line["study"]][line["row"]].append(line)
     text = ["# What HDCCF learns", ""]
-    text += ["`python benchmarks/learning.py`; every run with its settings and commit is a line of `learning.jsonl`."]
+    text += [
+        "`python benchmarks/learning.py`; each run, with settings and commit, is a line of `learning.jsonl`."
+    ]
     text += ["Mean ± deviation over seeds, on the test part, at the epoch that validation chose.", ""]
     for study, rows in groups.items():
         names = list(next(iter(rows.values()))[0]["values"])
@@ -150,6 +169,30 @@ def _tables() -> str:
             text.append(f"| {row} | {len(lines)} | " + " | ".join(cells) + f" | {seconds:.0f} |")
         text.append("")
     return "\n".join(text)
+
+
+def _draw() -> None:
+    """NDCG@10 of the MovieLens rows as bars, with the deviation over seeds."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained")
+    for axis, study in zip(axes, ("ml-100k", "ml-1m"), strict=True):
+        for place, row in enumerate(reversed(STUDIES[study])):
+            lines = [line for line in _lines() if (line["study"], line["row"]) == (study, row.name)]
+            if lines:
+                values = [line["values"]["sampled ndcg@10"] for line in lines]
+                spread = stdev(values) if len(values) > 1 else 0.0
+                colour = "0.7" if row.model != "hdccf" else "#3b6ea8"
+                axis.barh(place, mean(values), xerr=spread, color=colour)
+                axis.text(mean(values) + spread, place, f" {mean(values):.3f}", va="center")
+        axis.set_yticks(range(len(STUDIES[study])), [row.name for row in reversed(STUDIES[study])])
+        axis.set_title(f"{study}: test NDCG@10, 99 negatives", fontsize=10)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.15)
+    figure.savefig(RESULTS / "learning.png", dpi=130)
 
 
 def _cell(values: list[float]) -> str:
