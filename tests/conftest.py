@@ -6,8 +6,11 @@ import pytest
 from jaxtyping import install_import_hook
 
 TORCH_ROOMS = [
+    "hdccf.contrast",
     "hdccf.data.graph",
     "hdccf.data.sampling",
+    "hdccf.data.weights",
+    "hdccf.diagnostics",
     "hdccf.encoders",
     "hdccf.evaluation.ranking",
     "hdccf.evaluation.scorers",
@@ -15,6 +18,7 @@ TORCH_ROOMS = [
     "hdccf.losses",
     "hdccf.models",
     "hdccf.pairwise",
+    "hdccf.recommend",
     "hdccf.similarity",
 ]
 

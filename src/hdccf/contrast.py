@@ -40,7 +40,7 @@ class Side(NamedTuple):
 
     log_score: Float[Tensor, " b"]
     clipped: Float[Tensor, ""]
-    """Share of rows held at the lower bound, which pass no gradient."""
+    """Share of positives whose negatives are held at the lower bound, and so get no gradient."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class Contrast:
         log_valid = torch.zeros_like(positives).masked_fill_(~valid, -torch.inf)
         mean = losses.log_mean_exp(positives, log_valid, temperature=self.temperature)
         size = against.weights().sum(1) if against.size is None else against.size
-        return self._debiased(biased, mean, size, omega)
+        score, clipped = self._debiased(biased, mean, size, omega)
+        return Side(score, clipped.to(score.dtype).mean())
 
     def block(
         self,
@@ -125,8 +126,8 @@ class Contrast:
         taken = torch.zeros_like(log_sums).index_add_(0, masked[0], weights[masked[1]])
         size = (weights.sum() - taken).clamp_min(torch.finfo(weights.dtype).tiny)
         mean = losses.log_mean_exp_by_group(positive, rows, len(log_sums), temperature=self.temperature)
-        side = self._debiased(log_sums, mean, size, omega)
-        return Side(side.log_score[rows], side.clipped)
+        score, clipped = self._debiased(log_sums, mean, size, omega)
+        return Side(score[rows], clipped[rows].to(score.dtype).mean())
 
     def _debiased(
         self,
@@ -134,11 +135,10 @@ class Contrast:
         mean: Float[Tensor, " n"],
         size: Float[Tensor, " n"] | float,
         omega: Omega,
-    ) -> Side:
-        score, clipped = losses.debias(
+    ) -> tuple[Float[Tensor, " n"], Bool[Tensor, " n"]]:
+        return losses.debias(
             biased, mean, size=size, omega=omega, lowest=self.lowest, temperature=self.temperature
         )
-        return Side(score, clipped.to(biased.dtype).mean())
 
 
 def _is_zero(omega: Omega) -> bool:
