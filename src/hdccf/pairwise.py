@@ -13,6 +13,7 @@ linear in its factors, so that the left's factors and the right's own weight fol
 memory, so that every other operation streams.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,22 @@ def modulated_scores(
     """
     inputs = (left, right, left_part, left_factors, right_factors, right_weight, product_weight)
     scores: Tensor = _Modulated.apply(*inputs)  # type: ignore[no-untyped-call]
+    return scores
+
+
+def tiled_scores(
+    score: Callable[..., Tensor],
+    left: Sequence[Float[Tensor, "m ..."]],
+    right: Sequence[Float[Tensor, "n ..."]],
+    shared: Sequence[Tensor],
+    depth: int,
+) -> Float[Tensor, "m n"]:
+    """score(*left rows as r × 1 × …, *right rows as c × …, *shared) of every tile, by any function of torch.
+
+    `depth` is how many numbers the function needs for a pair. What it keeps for its gradient lives as long as
+    a tile: the backward pass calls it again.
+    """
+    scores: Tensor = _Tiled.apply(score, depth, len(left), len(right), *left, *right, *shared)  # type: ignore[no-untyped-call]
     return scores
 
 
@@ -115,6 +132,53 @@ class _Modulated(torch.autograd.Function):
         to_right, to_right_factors = to_right_t.T, to_factors_t.T
         to_sides = (to_left, to_right, to_left_part, to_left_factors, to_right_factors)
         return (*to_sides, to_right_weight, to_product_weight)
+
+
+class _Tiled(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, score: Callable[..., Tensor], depth: int, n_left: int, n_right: int, *tensors: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(*tensors)
+        ctx.score, ctx.depth, ctx.n_left, ctx.n_right = score, depth, n_left, n_right
+        left, right, shared = _sides(tensors, n_left, n_right)
+        height, width = tile_shape(len(right[0]), depth)
+        scores = left[0].new_empty(len(left[0]), len(right[0]))
+        for rows in _ranges(len(left[0]), height):
+            of_rows = [x[rows].unsqueeze(1) for x in left]
+            for columns in _ranges(len(right[0]), width):
+                scores[rows, columns] = score(*of_rows, *(x[columns] for x in right), *shared)
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        left, right, shared = _sides(tensors, ctx.n_left, ctx.n_right)
+        height, width = tile_shape(len(right[0]), ctx.depth)
+        to_left, to_right, to_shared = ([torch.zeros_like(x) for x in side] for side in (left, right, shared))
+        for rows in _ranges(len(left[0]), height):
+            for columns in _ranges(len(right[0]), width):
+                given = [x[rows].unsqueeze(1) for x in left] + [x[columns] for x in right] + [*shared]
+                given = [x.detach().requires_grad_() for x in given]
+                with torch.enable_grad():
+                    scores = ctx.score(*given)
+                gradients = _sides(
+                    torch.autograd.grad(scores, given, grad[rows, columns]), len(left), len(right)
+                )
+                for total, part in zip(to_left, gradients[0], strict=True):
+                    total[rows] += part.squeeze(1)
+                for total, part in zip(to_right, gradients[1], strict=True):
+                    total[columns] += part
+                for total, part in zip(to_shared, gradients[2], strict=True):
+                    total += part
+        return None, None, None, None, *to_left, *to_right, *to_shared
+
+
+def _sides(
+    tensors: Sequence[Tensor], n_left: int, n_right: int
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    return tensors[:n_left], tensors[n_left : n_left + n_right], tensors[n_left + n_right :]
 
 
 def _with_ones(factors: Float[Tensor, "n l"]) -> Float[Tensor, "l1 n"]:

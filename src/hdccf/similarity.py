@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from hdccf.pairwise import modulated_scores, tile_shape
+from hdccf.pairwise import modulated_scores, tiled_scores
 
 
 class Vectors(NamedTuple):
@@ -166,56 +165,64 @@ class Modulated(Similarity):
         )
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
-        p, q = self._scaled(left), self._scaled(right)
         if not len(self.weights):
+            p, q = self._scaled(left), self._scaled(right)
             left_part = functional.linear(left.factors, self.left_weight, self.biases[0])
             weights = (self.right_weight, self.product_weight)
             return modulated_scores(p, q, left_part, left.factors, right.factors, *weights)
-        left_part, right_part = self._parts(left, right)
-        # A tile at a time, computed again in the backward pass.
-        height, width = tile_shape(q.shape[0], sum(bias.shape[0] for bias in self.biases))
-        of_rows = [torch.split(x.unsqueeze(1), height) for x in (p, left_part, left.factors)]
-        of_columns = [torch.split(x, width) for x in (q, right_part, right.factors)]
-        return torch.cat(
-            [
-                torch.cat([self._tile(*row, *column) for column in zip(*of_columns, strict=True)], dim=1)
-                for row in zip(*of_rows, strict=True)
-            ]
-        )
-
-    def _tile(self, *sides: Tensor) -> Tensor:
-        p, left_part, left_factors, q, right_part, right_factors = sides
-        rest = (left_part, right_part, left_factors, right_factors)
-        scores: Tensor = checkpoint(self._score, p, q, *rest, use_reentrant=False, preserve_rng_state=False)
-        return scores
+        of_left, of_right = self._sides(left, right)
+        depth = sum(bias.shape[0] for bias in self.biases)
+        return tiled_scores(_score, of_left, of_right, self._layers(), depth)
 
     def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
-        parts = self._parts(left, right)
-        return self._score(self._scaled(left), self._scaled(right), *parts, left.factors, right.factors)
+        of_left, of_right = self._sides(left, right)
+        return _score(*of_left, *of_right, *self._layers())
 
     def modulation(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n d"]:
         """m itself, of vectors that stand opposite each other."""
-        return self._modulation(*self._parts(left, right), left.factors, right.factors)
+        of_left, of_right = self._sides(left, right)
+        return _modulation(*of_left[1:], *of_right[1:], *self._layers())
 
     def _scaled(self, side: Vectors) -> Tensor:
         return unit(side.embedding) if self.normalise else side.embedding
 
-    def _parts(self, left: Vectors, right: Vectors) -> tuple[Tensor, Tensor]:
-        """The first layer's terms that depend on one side alone."""
+    def _sides(self, left: Vectors, right: Vectors) -> tuple[list[Tensor], list[Tensor]]:
+        """Of each side: p or q, the first layer's term that depends on it alone, and its factors."""
         left_part = functional.linear(left.factors, self.left_weight, self.biases[0])
-        return left_part, functional.linear(right.factors, self.right_weight)
+        right_part = functional.linear(right.factors, self.right_weight)
+        return [self._scaled(left), left_part, left.factors], [self._scaled(right), right_part, right.factors]
 
-    def _modulation(
-        self, left_part: Tensor, right_part: Tensor, left_factors: Tensor, right_factors: Tensor
-    ) -> Tensor:
-        product = functional.linear(left_factors * right_factors, self.product_weight)
-        z = product + left_part + right_part
-        for weight, bias in zip(self.weights, list(self.biases)[1:], strict=True):
-            z = functional.linear(z.relu(), weight, bias)
-        return z.sigmoid()
+    def _layers(self) -> list[Tensor]:
+        """What is left of g: the weight of products, then weight and bias of each further layer."""
+        further = zip(self.weights, list(self.biases)[1:], strict=True)
+        return [self.product_weight, *(tensor for layer in further for tensor in layer)]
 
-    def _score(self, p: Tensor, q: Tensor, *rest: Tensor) -> Tensor:
-        return (self._modulation(*rest).square() * (p * q)).sum(-1)
+
+def _modulation(
+    left_part: Tensor,
+    left_factors: Tensor,
+    right_part: Tensor,
+    right_factors: Tensor,
+    product_weight: Tensor,
+    *layers: Tensor,
+) -> Tensor:
+    z = functional.linear(left_factors * right_factors, product_weight) + left_part + right_part
+    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+        z = functional.linear(z.relu(), weight, bias)
+    return z.sigmoid()
+
+
+def _score(
+    p: Tensor,
+    left_part: Tensor,
+    left_factors: Tensor,
+    q: Tensor,
+    right_part: Tensor,
+    right_factors: Tensor,
+    *layers: Tensor,
+) -> Tensor:
+    m = _modulation(left_part, left_factors, right_part, right_factors, *layers)
+    return (m.square() * (p * q)).sum(-1)
 
 
 def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
