@@ -31,20 +31,11 @@ class Table(nn.Module):
         return self.of(None)
 
     def sum_of(self, history: History, n_rows: int) -> Vectors:
-        """For each row the normalised, weighted sum of the vectors of its items; zero where it has none."""
-        offsets = torch.searchsorted(history.rows, torch.arange(n_rows, device=history.rows.device))
+        """For each row the normalised, weighted sum of its items' unit vectors; zero where it has none."""
 
-        def add_up(table: Float[Tensor, "nodes d"]) -> Float[Tensor, "rows d"]:
-            return unit(
-                functional.embedding_bag(
-                    history.items,
-                    table,
-                    offsets,
-                    mode="sum",
-                    per_sample_weights=history.weights.to(table.dtype),
-                    sparse=self.sparse,
-                )
-            )
+        def add_up(table: nn.Parameter) -> Float[Tensor, "rows d"]:
+            terms = unit(self._look_up(table, history.items)) * history.weights.to(table.dtype).unsqueeze(1)
+            return unit(table.new_zeros(n_rows, table.shape[1]).index_add(0, history.rows, terms))
 
         embedding = add_up(self.embedding)
         return Vectors(embedding, embedding if self.factors is None else add_up(self.factors))

@@ -17,6 +17,7 @@ from hdccf.data.sampling import (
     Block,
     BlockSampler,
     Drawn,
+    History,
     HistoryBlockSampler,
     InBatch,
     InBatchSampler,
@@ -75,6 +76,10 @@ class HDCCFModel(nn.Module):
 
         self.items = table(train.n_items)
         self.users = None if self.uses_history else table(train.n_users)
+        self.past = None
+        if self.uses_history and settings.history_table == "own":
+            self.past = table(train.n_items)
+            self.past.load_state_dict(self.items.state_dict())
         self.user_item = _similarity(settings, generator)
         # Each relation has its own g: what matters between users is not what matters between user and item.
         self.user_user = _similarity(settings, generator) if settings.user_user_weight else None
@@ -163,7 +168,11 @@ class HDCCFModel(nn.Module):
     def history_vectors(self, users: Int64[Tensor, " r"], cuts: Int64[Tensor, " r"]) -> Vectors:
         s = self.settings
         history = cut_histories(self.graph.items_of, users, cuts, s.history_half_life, s.history_length)
-        return self.items.sum_of(history, len(users))
+        return self.sum_of(history, len(users))
+
+    def sum_of(self, history: History, n_rows: int) -> Vectors:
+        """User vectors from what is in a history."""
+        return (self.items if self.past is None else self.past).sum_of(history, n_rows)
 
     def user_vectors(self, users: Int64[Tensor, "*n"]) -> Vectors:
         """Free vectors; only blocks go with histories."""
@@ -206,16 +215,25 @@ class HDCCFModel(nn.Module):
     def _instance_loss(self, scored: Scored, generator: torch.Generator) -> tuple[Float[Tensor, " b"], Terms]:
         s = self.settings
         if s.loss != "contrastive":
-            chosen = torch.multinomial(scored.items.weights(), 1, generator=generator)
-            negative = scored.items.scores.gather(1, chosen).squeeze(1)
-            if s.loss == "bpr":
-                return losses.bpr(scored.positive, negative), {}
-            one = torch.ones_like(negative)
-            seen = losses.binary_cross_entropy(scored.positive, one)
-            return seen + losses.binary_cross_entropy(negative, 1 - one), {}
+            return self._one_negative_loss(scored, generator), {}
         items = self.contrast.side(scored.items, scored.positive, s.omega_items)
         users = self.contrast.side(scored.users, scored.positive, s.omega_users)
         return self.contrast.loss(scored.positive, items, users), _clips(items, users)
+
+    def _one_negative_loss(self, scored: Scored, generator: torch.Generator) -> Float[Tensor, " b"]:
+        """BPR or point-wise against one of the row's negatives; 0 where all of them are masked."""
+        weights = scored.items.weights()
+        empty = weights.sum(1) == 0
+        # multinomial refuses a row of zeros: something is drawn there, and its loss is left out.
+        chosen = torch.multinomial(weights + empty.unsqueeze(1), 1, generator=generator)
+        negative = scored.items.scores.gather(1, chosen).squeeze(1)
+        if self.settings.loss == "bpr":
+            loss = losses.bpr(scored.positive, negative)
+        else:
+            one = torch.ones_like(negative)
+            loss = losses.binary_cross_entropy(scored.positive, one)
+            loss = loss + losses.binary_cross_entropy(negative, 1 - one)
+        return loss.masked_fill(empty, 0.0)
 
     def _relation_loss(self, relation: Against) -> Float[Tensor, " b"]:
         """Eq. 17, the mean over the P neighbours, so that λ means the same for any P."""
@@ -244,7 +262,8 @@ def resolve_user_vector(settings: HDCCF, train: Interactions) -> Literal["free",
 
 
 def weighted_mean(values: Float[Tensor, " b"], weights: Float[Tensor, " b"]) -> Float[Tensor, ""]:
-    return (values * weights).sum() / weights.sum()
+    """0 where nothing has any weight, as when all positives of a batch are too old to count."""
+    return (values * weights).sum() / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def _similarity(settings: HDCCF, generator: torch.Generator) -> Similarity:

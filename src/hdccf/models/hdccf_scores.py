@@ -159,7 +159,7 @@ def _block_relation(
 def block_vectors(model: "HDCCFModel", block: Block) -> tuple[Vectors, Vectors]:
     if block.history is None:
         return model.user_vectors(block.users), model.items.of(block.columns)
-    return model.items.sum_of(block.history, len(block.users)), model.items.of(block.columns)
+    return model.sum_of(block.history, len(block.users)), model.items.of(block.columns)
 
 
 def block_log_weights(model: "HDCCFModel", block: Block) -> tuple[Float[Tensor, " c"], Float[Tensor, " r"]]:

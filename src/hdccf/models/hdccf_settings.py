@@ -20,6 +20,9 @@ class HDCCF(TrainingSettings):
     """`history`: after this many later items an item speaks half as loud for its user."""
     history_length: int = Field(default=50, ge=1)
     """`history`: items further back than this are not looked at."""
+    history_table: Literal["own", "shared"] = "own"
+    """`history`: whether items have a second vector for their part in a history, or the same as when they are
+    recommended. Of their own they can say that one item leads to another and not back."""
     ahead: int = Field(default=5, ge=1)
     """`history`: how many items after a random moment are the positives of that moment."""
     ahead_half_life: float = Field(default=2.0, gt=0)
