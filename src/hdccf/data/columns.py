@@ -182,9 +182,7 @@ def _plain(name: str) -> str:
 
 def _listing(names: Sequence[str], first_row: Sequence[object] | None) -> str:
     if first_row is not None:
-        return ", ".join(
-            f"{name} (first value {value!r})" for name, value in zip(names, first_row, strict=True)
-        )
+        return ", ".join(f"{name} (such as {value!r})" for name, value in zip(names, first_row, strict=True))
     shown = [repr(name) for name in names[:20]]
     return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 

@@ -47,7 +47,7 @@ class Groups:
         return starts
 
     def pieces(self, first: int, last: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """The rows of groups `first` to `last` in the order of the groups' numbers, with the places they get."""
+        """The rows of groups `first` to `last` in the order of their numbers, with the places they get."""
         starts = self.starts()
         while first < last:
             stop = max(first + 1, int(np.searchsorted(starts, starts[first] + _PIECE, side="right")) - 1)
@@ -146,8 +146,8 @@ def _leading_bits(ids: pl.Series, position_bits: int) -> NDArray[np.uint64] | No
 def _second_opinion(ids: pl.Series) -> NDArray[np.uint64] | NDArray[np.uint32]:
     """What tells ids apart whose leading hash bits are equal: the integers, or 32 bits of another hash.
 
-    Of ten million rows the first hash has 40 bits. That makes 72, with which two of a million ids are taken for
-    one with a probability of 10⁻¹⁰; half of the second hash is looked up faster, as it fits into the cache.
+    Of ten million rows the first hash has 40 bits. That makes 72, with which two of a million ids are
+    taken for one with a probability of 10⁻¹⁰; half a hash is looked up faster, as it fits into the cache.
     """
     if ids.dtype == pl.Int64:
         return ids.to_numpy().view(np.uint64)

@@ -172,36 +172,15 @@ def _check_utf8(raw: bytes, path: Path, line: int) -> None:
 
 
 def _quoted_fields(row: bytes, dialect: Dialect, path: Path, line: int) -> int:
-    reader = csv.reader(
-        io.StringIO(row.decode("utf-8"), newline=""),
-        delimiter=dialect.separator.decode(),
-        quotechar=dialect.quote.decode(),
-        strict=True,
-    )
-    try:
-        rows = list(reader)
-    except csv.Error as cause:
-        rows = []
-        detail: BaseException | None = cause
-    else:
-        detail = None
-    stray = any(dialect.quote in field for field in _unquoted_fields(row, dialect))
-    if detail is not None or len(rows) != 1 or stray:
+    text = io.StringIO(row.decode("utf-8"), newline="")
+    rows = list(csv.reader(text, delimiter=dialect.separator.decode(), quotechar=dialect.quote.decode()))
+    if len(rows) != 1:
+        # The marks were in pairs only across lines, though the first of them did not start a field.
         raise SourceError(
             f"{path}, line {line}: a stray quotation mark; mend the line, or give quote='' (--quote '') to "
             "read quotation marks as they are"
-        ) from detail
+        )
     return len(rows[0])
-
-
-def _unquoted_fields(row: bytes, dialect: Dialect) -> Iterator[bytes]:
-    """The fields that do not start with a quotation mark, of a row that has one somewhere."""
-    inside = False
-    for field in row.split(dialect.separator):
-        if not inside and not field.startswith(dialect.quote):
-            yield field
-            continue
-        inside ^= field.count(dialect.quote) % 2 == 1
 
 
 def _open_zstd(path: Path) -> BinaryIO:

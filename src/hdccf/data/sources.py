@@ -94,7 +94,13 @@ def to_interactions(
         raise SourceError(f"{opened.name} has no row without a missing value; give other columns")
     if columns.rating is not None and minimum_rating is not None:
         table = _at_least(table, columns.rating, minimum_rating, opened.name)
-    return _map_ids(table, columns, opened.name, time_format, typed)
+    times = _times(table, columns, opened.name, time_format)
+    # The table is let go column by column: texts are by far the largest thing here.
+    parts = {name: table.frame[name] for name in (columns.user, columns.item)}
+    titles = None if columns.title is None else table.frame[columns.title]
+    del table
+    users, items = _group_both(parts, columns, opened.name, typed)
+    return _build(users, items, times, None if titles is None else _titles(titles, items))
 
 
 def _open(source: Any, text: TextOptions, kind: str | None) -> tuple[Opened | Interactions, bool]:
@@ -227,8 +233,8 @@ def _without_nulls(table: Table, columns: Columns, source: str, need_rating: boo
 
 def _filtered(table: Table, keep: pl.Series) -> Table:
     """Some of the rows, which still know their places."""
-    rows = keep.arg_true()
-    return Table(table.frame.filter(keep), lambda row: table.locate(int(rows[row])))
+    rows, locate = keep.arg_true(), table.locate
+    return Table(table.frame.filter(keep), lambda row: locate(int(rows[row])))
 
 
 def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
@@ -248,22 +254,20 @@ def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
     return table if keep.all() else _filtered(table, keep)
 
 
-def _map_ids(
-    table: Table, columns: Columns, source: str, time_format: str | None, typed: bool
-) -> Interactions:
-    times = _times(table, columns, source, time_format)
+def _group_both(
+    parts: dict[str, pl.Series], columns: Columns, source: str, typed: bool
+) -> tuple[Groups, Groups]:
+    """Users and items at the same time, each on a processor of its own; empties `parts`."""
     with ThreadPoolExecutor(2) as pool:
         users, items = pool.map(
-            lambda name: group_ids(table.frame[name], source=source, typed=typed),
-            (columns.user, columns.item),
+            lambda name: group_ids(parts.pop(name), source=source, typed=typed), (columns.user, columns.item)
         )
     for kind, name, groups in (("user", columns.user, users), ("item", columns.item, items)):
         if len(groups.vocabulary) < 2:
             raise SourceError(
                 f"{source}: column {name!r} has one {kind} only, {groups.vocabulary[0]!r}; two are the least"
             )
-    titles = None if columns.title is None else _titles(table.frame[columns.title], items)
-    return _build(users, items, times, titles)
+    return users, items
 
 
 def _build(

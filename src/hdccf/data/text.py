@@ -63,7 +63,7 @@ class _Reader:
     def __init__(self, path: Path, payload: bytes | None, dialect: Dialect, blank_lines: int) -> None:
         self.path, self.payload, self.dialect = path, payload, dialect
         self.blank_lines = blank_lines
-        """Before the first row; Polars would take the first of them for the row."""
+        """Before the first row; without a header Polars would take them for rows of one field."""
 
     def head(self) -> pl.DataFrame:
         """The first rows as text, the header among them."""
@@ -99,7 +99,7 @@ class _Reader:
         return pl.scan_csv(
             source,
             has_header=header,
-            skip_rows=self.blank_lines,
+            skip_rows=0 if header else self.blank_lines,
             separator=self.dialect.separator.decode(),
             quote_char=self.dialect.quote.decode() or None,
             schema_overrides=types or {},

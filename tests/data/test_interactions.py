@@ -1,0 +1,309 @@
+"""`Interactions` against a slow, literal version with dictionaries, and its round trip through a folder."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hdccf.data.interactions import Interactions, stable_order
+from hdccf.errors import DataError, HdccfError
+
+
+class Row(NamedTuple):
+    user: int
+    item: int
+    time: int
+    often: int
+
+
+N_USERS, N_ITEMS = 5, 6
+rows = st.builds(
+    Row,
+    st.integers(0, N_USERS - 1),
+    st.integers(0, N_ITEMS - 1),
+    st.integers(-3, 3),
+    st.integers(1, 4),
+)
+tables = st.lists(rows, max_size=40)
+
+
+def build(table: list[Row], *, times: bool = True, counts: bool = True) -> Interactions:
+    return Interactions.from_codes(
+        np.array([row.user for row in table], np.int64),
+        np.array([row.item for row in table], np.int64),
+        user_ids=pl.Series([f"u{k}" for k in range(N_USERS)]),
+        item_ids=pl.Series(range(10, 10 + N_ITEMS)),
+        times=np.array([row.time for row in table], np.int64) if times else None,
+        counts=np.array([row.often for row in table], np.int64) if counts else None,
+    )
+
+
+def literal(table: list[Row], *, times: bool = True) -> list[Row]:
+    """Each pair once: its earliest row, its counts added; by user, then time, then arrival."""
+    first: dict[tuple[int, int], tuple[int, int]] = {}
+    totals: dict[tuple[int, int], int] = {}
+    for arrival, row in enumerate(table):
+        pair, moment = (row.user, row.item), (row.time if times else 0, arrival)
+        first[pair] = min(first.get(pair, moment), moment)
+        totals[pair] = totals.get(pair, 0) + row.often
+    pairs = sorted(first, key=lambda pair: (pair[0], first[pair]))
+    return [Row(*pair, first[pair][0], totals[pair]) for pair in pairs]
+
+
+def as_rows(data: Interactions) -> list[Row]:
+    times = np.zeros(len(data), np.int64) if data.times is None else data.times
+    columns = (data.users, data.items, times, data.counts)
+    return [Row(*map(int, values)) for values in zip(*columns, strict=True)]
+
+
+@given(tables, st.booleans())
+def test_equals_the_literal_version(table: list[Row], times: bool) -> None:
+    data = build(table, times=times)
+    assert as_rows(data) == literal(table, times=times)
+    assert (data.times is None) == (not times)
+
+
+@given(tables)
+def test_rows_count_once_without_counts(table: list[Row]) -> None:
+    data = build(table, counts=False)
+    assert as_rows(data) == literal([row._replace(often=1) for row in table])
+    assert int(data.counts.sum()) == len(table)
+
+
+@given(tables)
+def test_both_directions_hold_the_pairs(table: list[Row]) -> None:
+    data = build(table)
+    pairs = {(row.user, row.item) for row in table}
+    for user in range(N_USERS):
+        expected = [row.item for row in literal(table) if row.user == user]
+        assert data.by_user.of(user).tolist() == expected
+    for item in range(N_ITEMS):
+        assert data.by_item.of(item).tolist() == sorted(user for user, other in pairs if other == item)
+    rows_of_items = np.asarray(data.by_item.rows)
+    assert data.users[rows_of_items].tolist() == data.by_item.neighbours.tolist()
+    assert data.by_item.degrees.tolist() == np.bincount(data.items, minlength=N_ITEMS).tolist()
+    assert data.by_user.degrees.tolist() == np.bincount(data.users, minlength=N_USERS).tolist()
+
+
+@given(tables)
+def test_kept_directions_are_the_computed_ones(table: list[Row]) -> None:
+    # Reading keeps the transposition that it made on the way; a slice has to make its own.
+    data = build(table)
+    again = data.subset(np.ones(len(data), np.bool_))
+    for kept, made in ((data.by_user, again.by_user), (data.by_item, again.by_item)):
+        assert kept.starts.tolist() == made.starts.tolist()
+        assert kept.neighbours.tolist() == made.neighbours.tolist()
+    assert np.asarray(data.by_item.rows).tolist() == np.asarray(again.by_item.rows).tolist()
+
+
+@given(tables)
+def test_matrix_holds_ones_in_ascending_columns(table: list[Row]) -> None:
+    expected = np.zeros((N_USERS, N_ITEMS))
+    for row in table:
+        expected[row.user, row.item] = 1
+    matrix = build(table).matrix
+    assert matrix.toarray().tolist() == expected.tolist()
+    for start, stop in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
+        assert np.all(np.diff(matrix.indices[start:stop]) > 0)
+
+
+@given(tables, st.data())
+def test_subset_and_compact(table: list[Row], data: st.DataObject) -> None:
+    whole = build(table)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(whole), max_size=len(whole))), np.bool_)
+    part = whole.subset(mask)
+    assert as_rows(part) == [row for row, kept in zip(as_rows(whole), mask, strict=True) if kept]
+    assert as_rows(whole.subset(np.flatnonzero(mask))) == as_rows(part)
+    small = part.compact()
+    assert small.frame().equals(part.frame())
+    assert small.n_users == len(set(part.users.tolist()))
+    assert small.n_items == len(set(part.items.tolist()))
+
+
+def test_subset_refuses_rows_out_of_order() -> None:
+    data = build([Row(0, 0, 0, 1), Row(1, 1, 0, 1)])
+    with pytest.raises(DataError, match="ascend"):
+        data.subset(np.array([1, 0]))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        np.array([3, 1, 2, 1, 3, -5], np.int64),
+        np.array([], np.int64),
+        np.array([7], np.int32),
+        # Too wide for a number beside the position: whole seconds fit, and fractions do not.
+        np.array([2**61, 0, 2**61, 0], np.int64) // 1_000_000 * 1_000_000,
+        np.array([2**62 + 1, 0, 2**62 + 1, -(2**62)], np.int64),
+        np.array([np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, 0], np.int64),
+    ],
+)
+def test_stable_order_is_a_stable_argsort(keys: Any) -> None:
+    assert stable_order(keys).tolist() == np.argsort(keys, kind="stable").tolist()
+
+
+def test_what_is_in_it() -> None:
+    day = 86_400_000_000
+    data = build([Row(0, 1, 0, 1), Row(0, 2, day, 2), Row(4, 1, 10 * day, 1)])
+    assert len(data) == 3
+    assert (data.n_users, data.n_items) == (N_USERS, N_ITEMS)
+    assert data.density == pytest.approx(3 / 30)
+    assert repr(data) == "Interactions(5 users × 6 items, 3 pairs, 10.000 % dense, 1970-01-01 to 1970-01-11)"
+    assert data.user_index["u4"] == 4
+    assert data.item_index[12] == 2
+    assert [history.tolist() for history in data.histories()] == [[1, 2], [], [], [], [1]]
+    assert data.frame()["user"].to_list() == ["u0", "u0", "u4"]
+    assert data.frame()["count"].to_list() == [1, 2, 1]
+    assert build([]).density == 0
+
+
+def test_immutable() -> None:
+    data = build([Row(0, 1, 0, 1)])
+    with pytest.raises(ValueError, match="read-only"):
+        data.items[0] = 3
+    with pytest.raises(AttributeError):
+        data.items = data.users  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"users": [0, 5]}, "user codes run from 0 to 5; with 5 ids: 0 to 4"),
+        ({"items": [-1, 0]}, "item codes run from -1 to 0"),
+        ({"items": [0]}, "1 items were given for 2 users"),
+        ({"times": [0]}, "1 times were given for 2 users"),
+        ({"counts": [1, 1, 1]}, "3 counts were given for 2 users"),
+    ],
+)
+def test_refuses_what_does_not_fit(changes: dict[str, list[int]], message: str) -> None:
+    given_rows: dict[str, list[int]] = {"users": [0, 1], "items": [0, 1], "times": [0, 0], "counts": [1, 1]}
+    arrays: dict[str, Any] = {name: np.array(values) for name, values in (given_rows | changes).items()}
+    with pytest.raises(DataError, match=message):
+        Interactions.from_codes(
+            **arrays, user_ids=pl.Series(range(N_USERS)), item_ids=pl.Series(range(N_ITEMS))
+        )
+
+
+def test_refuses_titles_of_another_length() -> None:
+    with pytest.raises(DataError, match="1 titles were given for 2 items"):
+        Interactions.from_codes(
+            np.array([0]),
+            np.array([0]),
+            user_ids=pl.Series(["a"]),
+            item_ids=pl.Series(["b", "c"]),
+            titles=pl.Series(["B"]),
+        )
+
+
+# -- fingerprint and folder ----------------------------------------------------------------------------------
+
+
+def test_fingerprint_tells_everything_apart() -> None:
+    table = [Row(0, 1, 5, 1), Row(1, 2, 6, 1)]
+    base = build(table)
+    others = [
+        build([table[0], Row(1, 3, 6, 1)]),
+        build([table[0], Row(1, 2, 7, 1)]),
+        build([table[0], Row(1, 2, 6, 2)]),
+        build(table, times=False),
+        Interactions.from_codes(
+            base.users,
+            base.items,
+            times=base.times,
+            user_ids=pl.Series(["u", "0u1", "u2", "u3", "u4"]),
+            item_ids=base.item_ids,
+        ),
+        Interactions.from_codes(
+            base.users,
+            base.items,
+            times=base.times,
+            user_ids=base.user_ids,
+            item_ids=base.item_ids.cast(pl.String),
+        ),
+    ]
+    assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
+    assert build(list(table)).fingerprint == base.fingerprint
+
+
+@settings(max_examples=25)
+@given(
+    ids=st.lists(st.text(), min_size=2, max_size=6, unique=True)
+    | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=6, unique=True),
+    titles=st.booleans(),
+    times=st.booleans(),
+)
+def test_any_ids_survive_the_folder(
+    tmp_path_factory: pytest.TempPathFactory, ids: list[Any], titles: bool, times: bool
+) -> None:
+    n = len(ids)
+    data = Interactions.from_codes(
+        np.arange(n),
+        np.arange(n)[::-1],
+        user_ids=pl.Series(ids),
+        item_ids=pl.Series(ids[::-1]),
+        times=np.arange(n, dtype=np.int64) if times else None,
+        titles=pl.Series([None, *("" for _ in range(n - 1))], dtype=pl.String) if titles else None,
+    )
+    folder = tmp_path_factory.mktemp("saved") / "data"
+    data.save(folder)
+    loaded = Interactions.load(folder)
+    assert loaded.fingerprint == data.fingerprint
+    assert loaded.frame().equals(data.frame())
+    assert loaded.user_ids.to_list() == ids
+    assert (loaded.titles is None) == (not titles)
+    if loaded.titles is not None and data.titles is not None:
+        assert loaded.titles.to_list() == data.titles.to_list()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    build([Row(0, 1, 5, 1), Row(1, 2, 6, 1)]).save(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_does_not_overwrite_unasked(saved: Path) -> None:
+    before = sorted(saved.parent.rglob("*"))
+    with pytest.raises(HdccfError, match="exists"):
+        build([Row(0, 0, 0, 1)]).save(saved)
+    assert sorted(saved.parent.rglob("*")) == before
+    build([Row(0, 0, 0, 1)]).save(saved, overwrite=True)
+    assert len(Interactions.load(saved)) == 1
+    assert [path.name for path in saved.parent.iterdir()] == ["data"]
+
+
+def test_nothing_is_left_of_a_save_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        build([Row(0, 0, 0, 1)]).save(tmp_path / "data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_load_explains_what_is_wrong(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no saved interactions \(no meta.json\)"):
+        Interactions.load(tmp_path)
+    meta = json.loads((saved / "meta.json").read_text())
+    (saved / "meta.json").write_text(json.dumps(meta | {"version": 99}))
+    with pytest.raises(DataError, match="format version 99; this hdccf reads version 1"):
+        Interactions.load(saved)
+    (saved / "meta.json").write_text(json.dumps(meta | {"format": "other"}))
+    with pytest.raises(DataError, match="no saved interactions; give"):
+        Interactions.load(saved)
+    (saved / "meta.json").write_text("{")
+    with pytest.raises(DataError, match="damaged"):
+        Interactions.load(saved)
+    (saved / "meta.json").write_text(json.dumps(meta | {"fingerprint": "0" * 16}))
+    with pytest.raises(DataError, match="damaged: its fingerprint"):
+        Interactions.load(saved)
+    (saved / "meta.json").write_text(json.dumps(meta))
+    whole = (saved / "pairs.parquet").read_bytes()
+    (saved / "pairs.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="damaged"):
+        Interactions.load(saved)

@@ -1,0 +1,304 @@
+"""Bad input: one line that names file, line and column, and says what to do; nothing is written."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import hdccf
+from hdccf.errors import SourceError
+
+GOOD = "user,item,rating,time\na,x,5,2020-01-01\nb,y,4,2020-01-02\n"
+LONG = "user,item\n" + "".join(f"u{row % 997},i{row % 991}\n" for row in range(5_000))
+
+
+def parquet_bytes(folder: Path) -> bytes:
+    path = folder / "whole.parquet"
+    pl.DataFrame({"user": [f"u{row}" for row in range(5_000)], "item": range(5_000)}).write_parquet(path)
+    content = path.read_bytes()
+    path.unlink()
+    return content
+
+
+# file name, its content, options, what the message must say
+BAD: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
+    "missing column": (
+        "log.csv",
+        GOOD,
+        {"user": "who"},
+        r"no column 'who' for the user, only 'user', 'item'",
+    ),
+    "column number": ("log.csv", GOOD, {"user": 9}, r"no column 9 for the user"),
+    "no guess": (
+        "log.csv",
+        "a,b\n1,2\n",
+        {},
+        r"no column is plainly the user, of 'a', 'b': give user= \(--user\)",
+    ),
+    "two guesses": (
+        "log.csv",
+        "customer_id,client_id,sku\n1,2,3\n",
+        {},
+        r"'customer_id' and 'client_id' could each be the user: give user=",
+    ),
+    "one column twice": ("log.csv", GOOD, {"user": "item", "item": "item"}, r"cannot be both user and item"),
+    "no names": ("log.csv", "1,2\n3,4\n", {}, r"of 1 \(such as '1'\), 2 \(such as '2'\)"),
+    "empty": ("log.csv", "", {}, r"log.csv is empty"),
+    "blank": ("log.csv", "\n\n", {}, r"log.csv is empty"),
+    "header only": ("log.csv", "user,item\n", {}, r"a header and no rows"),
+    "not UTF-8": (
+        "log.csv",
+        "user,item\na,x\nb,é\n".encode("latin-1"),
+        {},
+        r"log.csv, line 3: byte 3 \(0xe9\) is not UTF-8; .* encoding='latin-1' \(--encoding latin-1\)",
+    ),
+    "UTF-16": ("log.csv", GOOD.encode("utf-16"), {}, r"encoding='utf-16'"),
+    "wrong encoding": (
+        "log.csv",
+        "user,item\na,é\n",
+        {"encoding": "ascii-8"},
+        r"encoding='ascii-8' is unknown",
+    ),
+    "encoding does not fit": (
+        "log.csv",
+        b"user,item\na,b\nc,\x81\n",
+        {"encoding": "cp1252"},
+        r"line 3: byte 0x81 does not fit encoding='cp1252'",
+    ),
+    "time": (
+        "log.csv",
+        "user,item,ts\na,x,1600000000\nb,y,soon\n",
+        {},
+        r"log.csv, line 3, column 'ts': 'soon' is no time; epoch seconds",
+    ),
+    "late time": (
+        "log.csv",
+        "user,item,ts\n" + "a,x,1600000000\n" * 500 + "b,y,never\n",
+        {},
+        r"line 502, column 'ts': 'never' is no time",
+    ),
+    "time after a quoted line end": (
+        "log.csv",
+        'user,item,ts\n"a\nb",x,2020-01-01\nb,y,2020-02-30\n',
+        {},
+        r"line 4, column 'ts': '2020-02-30'",
+    ),
+    "order of day and month": ("log.csv", "user,item,date\na,x,31/12/2020\n", {}, r"--time-format"),
+    "null ids": (
+        "log.csv",
+        "user,item\na,x\n,y\nb,\n,z\n",
+        {},
+        r"line 3: missing value \(2 in column 'user' and 1 in column 'item', of 4 rows\); .*--drop-nulls",
+    ),
+    "nothing but nulls": (
+        "log.csv",
+        "user,item\n,y\nb,\n",
+        {"drop_nulls": True},
+        r"no row without a missing",
+    ),
+    "null time": (
+        "log.csv",
+        "user,item,ts\na,x,1600000000\nb,y,\n",
+        {},
+        r"line 3: missing value \(1 in .*'ts'",
+    ),
+    "null rating": (
+        "log.csv",
+        "user,item,rating\na,x,\nb,y,1\n",
+        {"minimum_rating": 1},
+        r"line 2: missing value",
+    ),
+    "single user": ("log.csv", "user,item\na,x\na,y\n", {}, r"column 'user' has one user only, 'a'"),
+    "single item": ("log.csv", "user,item\na,x\nb,x\n", {}, r"column 'item' has one item only, 'x'"),
+    "short row": (
+        "log.csv",
+        "user,item,n\na,x,1\nb,y\nc,z,1\n",
+        {},
+        r"line 3: 2 fields where the first line has 3",
+    ),
+    "long row": (
+        "log.csv",
+        "user,item,n\na,x,1\nb,y,1,2\n",
+        {},
+        r"line 3: 4 fields where the first line has 3",
+    ),
+    "long row, all columns": ("log.csv", "user,item\na,x\nb,y\nb,y,1\n", {}, r"line 4: 3 fields"),
+    "long row, quotes": ("log.csv", 'user,item,n\n"a,b",x,1\nb,y,1,2\n', {}, r"line 3: 4 fields"),
+    "long row, gzip": (
+        "log.csv.gz",
+        gzip.compress(b"user,item,n\na,x,1\nb,y,1,2\n"),
+        {},
+        r"log.csv.gz, line 3: 4 fields",
+    ),
+    "short row, double colons": ("log.dat", "user::item\na::x\nb\n", {}, r"line 3: 1 fields"),
+    "stray quote": (
+        "log.csv",
+        'user,item,n\na,5" disk,1\nb,3" nail,2\n',
+        {},
+        r"line 2: a stray quotation mark.*quote=''",
+    ),
+    "open quote": (
+        "log.csv",
+        'user,item\na,"x\nb,y\n',
+        {},
+        r"line 2: a quotation mark has no end.*--quote ''",
+    ),
+    "no separator": ("log.csv", "user\na\n", {}, r"line 1: no separator in 'user'; give separator="),
+    "wrong separator": ("log.csv", GOOD, {"separator": ";"}, r"no column is plainly the user"),
+    "quote": ("log.csv", GOOD, {"quote": "''"}, r"quote=\"''\" is no quotation mark"),
+    "rating": (
+        "log.csv",
+        GOOD.replace(",4,", ",good,"),
+        {"minimum_rating": 3},
+        r"line 3, column 'rating': 'good' is no number",
+    ),
+    "no rating": (
+        "log.csv",
+        "user,item\na,x\nb,y\n",
+        {"minimum_rating": 3},
+        r"no column is plainly the rating",
+    ),
+    "no rating that high": (
+        "log.csv",
+        GOOD,
+        {"minimum_rating": 9},
+        r"no 'rating' is at least 9; the highest is 5",
+    ),
+    "format": (
+        "log.csv",
+        GOOD,
+        {"format": "xls"},
+        r"format='xls' is unknown; choose one of csv, jsonl, parquet, tsv",
+    ),
+    "truncated gzip": (
+        "log.csv.gz",
+        gzip.compress(LONG.encode())[:-200],
+        {},
+        r"log.csv.gz is truncated or damaged",
+    ),
+    "gzip of nothing": ("log.csv.gz", gzip.compress(LONG.encode())[:8], {}, r"truncated or damaged"),
+    "truncated zstd": (
+        "log.csv.zst",
+        pa.compress(LONG.encode(), codec="zstd", asbytes=True)[:-50],
+        {},
+        r"log.csv.zst is truncated or damaged",
+    ),
+    "truncated gzip of JSON": (
+        "log.jsonl.gz",
+        gzip.compress(b'{"user":"a","item":1}\n' * 3_000)[:-20],
+        {},
+        r"log.jsonl.gz is truncated or damaged",
+    ),
+    "no JSON": (
+        "log.jsonl",
+        '{"user":"a","item":1}\n{"user":"b"\n',
+        {},
+        r"log.jsonl, line 2: it is no JSON \(Expecting ',' delimiter, character 13\)",
+    ),
+    "no JSON object": ("log.jsonl", "[1, 2]\n", {}, r"line 1: it is no JSON object"),
+    "JSON without a key": (
+        "log.jsonl",
+        '{"user":"a","item":1}\n\n{"item":2}\n',
+        {},
+        r"line 3: missing value",
+    ),
+    "JSON not UTF-8": (
+        "log.jsonl",
+        '{"user":"é","item":1}\n'.encode("latin-1"),
+        {},
+        r"line 1: it is not UTF-8",
+    ),
+    "JSON time": (
+        "log.jsonl",
+        '{"user":"a","item":1,"ts":"x"}\n',
+        {},
+        r"line 1, column 'ts': 'x' is no time",
+    ),
+    "CSV that claims to be Parquet": ("log.parquet", GOOD, {}, r"log.parquet is truncated or damaged"),
+    "empty Parquet": ("log.parquet", "", {}, r"log.parquet is empty"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_bad_files(case: str, tmp_path: Path) -> None:
+    name, content, options, message = BAD[case]
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(SourceError, match=message) as caught:
+        hdccf.read(path, **options)
+    assert "\n" not in str(caught.value)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("damage", ["end", "middle", "half"])
+def test_damaged_parquet(damage: str, tmp_path: Path) -> None:
+    whole = parquet_bytes(tmp_path)
+    broken = {
+        "end": whole[:-20],
+        "half": whole[: len(whole) // 2],
+        "middle": whole[:40] + b"\0" * 200 + whole[240:],
+    }
+    (tmp_path / "log.parquet").write_bytes(broken[damage])
+    with pytest.raises(
+        SourceError, match=r"log\.parquet is truncated or damaged .*; fetch or write it again"
+    ):
+        hdccf.read(tmp_path / "log.parquet")
+
+
+def test_paths(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"there is no file or folder .*nope\.csv"):
+        hdccf.read(tmp_path / "nope.csv")
+    with pytest.raises(SourceError, match=r"no file matches .*nope\*\.csv"):
+        hdccf.read(f"{tmp_path}/nope*.csv")
+    with pytest.raises(SourceError, match=r"the folder .* holds no data files"):
+        hdccf.read(tmp_path)
+    (tmp_path / "a.csv").write_text(GOOD)
+    (tmp_path / "b.jsonl").write_text('{"user":1,"item":2}\n')
+    with pytest.raises(SourceError, match="holds csv and jsonl files"):
+        hdccf.read(tmp_path)
+
+
+def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(GOOD)
+    (tmp_path / "b.csv").write_text("user,thing\na,b\n")
+    with pytest.raises(SourceError, match=r"b\.csv has the columns user, thing, but .*a\.csv has user, item"):
+        hdccf.read(tmp_path)
+    (tmp_path / "b.csv").write_text(GOOD.replace("2020-01-02", "someday"))
+    with pytest.raises(SourceError, match=r"b\.csv, line 3, column 'time': 'someday'"):
+        hdccf.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ([1, 2], "a list cannot be read; give a path"),
+        (pl.DataFrame({"user": [1.5, 2.5], "item": [1, 2]}), "column 'user' holds Float64, which is no id"),
+        (pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": [True, False]}), "'time' holds Boolean"),
+        (pl.DataFrame({"user": [], "item": []}), "the data frame has no rows"),
+        (pl.DataFrame({"user": [1, None], "item": [1, 2]}), "the data frame, row 2: missing value"),
+        (
+            pl.DataFrame({"user": [1, 2], "item": [1, 2], "time": ["2020-01-01", "x"]}),
+            "the data frame, row 2, column",
+        ),
+    ],
+)
+def test_bad_frames(source: Any, message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        hdccf.read(source)
+
+
+def test_rows_keep_their_lines_after_a_filter(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(
+        "user,item,rating,time\na,x,1,2020-01-01\n\n,y,5,2020-01-01\nb,y,5,bad\nc,x,5,2020-01-01\n"
+    )
+    with pytest.raises(SourceError, match="line 5, column 'time': 'bad'"):
+        hdccf.read(path, drop_nulls=True, minimum_rating=2)
+
+
+def test_a_rating_without_a_minimum_is_remarked(capsys: pytest.CaptureFixture[str]) -> None:
+    hdccf.read(pl.DataFrame({"user": [1, 2], "item": [1, 2], "stars": [1, 2]}), rating="stars")
+    assert "every row counts" in capsys.readouterr().err
