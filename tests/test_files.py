@@ -1,0 +1,130 @@
+"""A file or a folder is there in full or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hdccf.errors import HdccfError
+from hdccf.files import atomic_directory, atomic_file, write_json
+
+
+class StoppedError(Exception):
+    """Whatever stops the writer half-way."""
+
+
+def test_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "result.txt"
+    with atomic_file(path) as temporary:
+        temporary.write_text("all of it")
+        assert not path.exists()
+    assert path.read_text() == "all of it"
+    assert [entry.name for entry in path.parent.iterdir()] == ["result.txt"]
+
+
+def test_file_of_an_interrupted_writer_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    path.write_text("old")
+
+    def write() -> None:
+        with atomic_file(path) as temporary:
+            temporary.write_text("half")
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        write()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "result.txt"
+    path.write_text("old")
+    with pytest.raises(HdccfError, match="exists; choose another name"), atomic_file(path, overwrite=False):
+        pytest.fail("must not begin")
+    assert path.read_text() == "old"
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_file(tmp_path / "file") as temporary:
+            temporary.write_text("")
+        with atomic_directory(tmp_path / "folder") as folder:
+            (folder / "inside").write_text("")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o750
+
+
+def test_directory_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with atomic_directory(path) as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "file").write_text("x")
+        assert not path.exists()
+    assert (path / "deep" / "file").read_text() == "x"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_directory_of_an_interrupted_writer_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "old").write_text("old")
+
+    def write() -> None:
+        with atomic_directory(path, overwrite=True) as folder:
+            (folder / "new").write_text("half")
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        write()
+    assert [entry.name for entry in path.iterdir()] == ["old"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_directory_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "old").write_text("old")
+    with pytest.raises(HdccfError, match="exists; choose another folder"), atomic_directory(path):
+        pytest.fail("must not begin")
+    with atomic_directory(path, overwrite=True) as folder:
+        (folder / "new").write_text("new")
+    assert [entry.name for entry in path.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_old_directory_comes_back_when_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "old").write_text("old")
+    replace = Path.replace
+
+    def fails_for_the_new_one(self: Path, target: Path) -> Path:
+        if (self / "new").exists():
+            raise OSError("no")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", fails_for_the_new_one)
+
+    def write() -> None:
+        with atomic_directory(path, overwrite=True) as folder:
+            (folder / "new").write_text("new")
+
+    with pytest.raises(OSError, match="no"):
+        write()
+    assert [entry.name for entry in path.iterdir()] == ["old"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_is_readable_and_strict(tmp_path: Path) -> None:
+    path = tmp_path / "meta.json"
+    write_json(path, {"name": "é", "n": 1})
+    assert path.read_text(encoding="utf-8") == '{\n  "name": "é",\n  "n": 1\n}\n'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(path, {"loss": float("nan")})
+    assert path.read_text(encoding="utf-8").startswith('{\n  "name"')
