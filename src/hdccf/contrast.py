@@ -15,8 +15,8 @@ from torch import Tensor
 from hdccf import losses
 from hdccf.data.sampling import Block, Negatives
 
-Omega = Float[Tensor, " n"] | float
-"""A probability for all, or one for each user (of its items) or item (of its users)."""
+Omega = Float[Tensor, " _n"] | float
+"""A probability for all, or one for each instance; in a block one for each row (of its items) or column."""
 
 
 class Against(NamedTuple):
