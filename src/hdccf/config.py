@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hdccf.errors import ConfigError
 
@@ -18,7 +18,7 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
     )
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -49,6 +49,15 @@ class TrainingSettings(Settings):
     validation_metric: str = "sampled:ndcg@10"
     """What early stopping and the choice of the best epoch go by: protocol:metric@k."""
 
+    @model_validator(mode="after")
+    def _decay_reaches_every_row(self) -> Self:
+        if self.sparse_updates and self.weight_decay:
+            raise ValueError(
+                f"weight_decay={self.weight_decay} pulls at every row, and sparse_updates leaves most alone; "
+                "turn one of them off"
+            )
+        return self
+
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The settings of a TOML file as a flat table."""
@@ -56,6 +65,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as cause:
         raise ConfigError(f"{path} does not exist; give the path of a TOML file with settings") from cause
+    except OSError as cause:
+        raise ConfigError(
+            f"{path} cannot be read ({cause.strerror}); give a TOML file with settings"
+        ) from cause
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise ConfigError(f"{path} is not valid TOML: {cause}") from cause
 

@@ -20,8 +20,9 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 class Stepper:
     """Takes steps with one group of parameters.
 
-    With sparse updates a parameter whose gradient names the rows it touched goes through SparseAdam, which
-    leaves the other rows and their moments alone; one with a whole gradient goes through the ordinary rule.
+    With sparse updates a parameter whose gradient names the rows it touched has the others, and their
+    moments, left alone: SGD and Adagrad do so by themselves, for Adam's rules SparseAdam does. A parameter
+    with a whole gradient goes through the ordinary rule.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> None:
@@ -30,7 +31,7 @@ class Stepper:
         if settings.optimizer in ("adam", "adamw") and not settings.sparse_updates:
             options["fused"] = True  # one pass over each table instead of a dozen
         self.optimizers = {"dense": OPTIMIZERS[settings.optimizer](self.parameters, **options)}
-        if settings.sparse_updates:
+        if settings.sparse_updates and settings.optimizer in ("adam", "adamw"):
             self.optimizers["sparse"] = SparseAdam(self.parameters, lr=settings.learning_rate)
 
     def step(self, loss: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from hdccf.config import TrainingSettings
 
@@ -35,7 +35,7 @@ class HDCCF(TrainingSettings):
     """f(u, i). `modulated` is Eq. 7–8; it costs embedding_dim times as much as the others."""
     normalise: bool = True
     """`modulated`: unit-length p and q, so that |f| ≤ 1, which the lower bound of Eq. 16 assumes."""
-    hidden: tuple[int, ...] = ()
+    hidden: tuple[PositiveInt, ...] = ()
     """`modulated`: sizes of g's hidden layers; none is a linear g."""
     factors: Literal["shared", "separate"] = "shared"
     """`modulated`: whether e (Eq. 8) is the embedding itself or a second table."""
