@@ -38,6 +38,11 @@ class Stepper:
         for parameter in self.parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
+        # The rules make sparse tensors of valid ones' indices; torch warns until told not to check them.
+        with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
+            self._step()
+
+    def _step(self) -> None:
         if "sparse" not in self.optimizers:
             self.optimizers["dense"].step()
             return

@@ -1,0 +1,97 @@
+"""The rules of the steps: those of torch, and sparse ones that leave alone what was not touched."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hdccf.config import TrainingSettings
+from hdccf.optimizers import OPTIMIZERS, Stepper
+
+
+def parameters(seed: int = 0) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(6, 3, generator=generator)) for _ in range(2)]
+
+
+def loss_of(table: Tensor, weight: Tensor, step: int, *, sparse: bool) -> Tensor:
+    """Rows step and step + 1 of the table, and the whole of the weight."""
+    rows = functional.embedding(torch.tensor([step % 6, (step + 1) % 6]), table, sparse=sparse)
+    return (rows @ weight.T).square().sum()
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_each_rule_is_torchs(name: str, decay: float) -> None:
+    settings = TrainingSettings(optimizer=name, learning_rate=0.01, weight_decay=decay)  # type: ignore[arg-type]
+    mine, theirs = parameters(), parameters()
+    stepper = Stepper(mine, settings)
+    rule = OPTIMIZERS[name](theirs, lr=0.01, weight_decay=decay)
+    for step in range(5):
+        stepper.step(loss_of(mine[0], mine[1], step, sparse=False))
+        rule.zero_grad()
+        loss_of(theirs[0], theirs[1], step, sparse=False).backward()  # type: ignore[no-untyped-call]
+        rule.step()
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+    assert not mine[0].equal(parameters()[0])
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_sparse_updates_leave_alone_what_was_not_touched(name: str) -> None:
+    settings = TrainingSettings(optimizer=name, learning_rate=0.01, sparse_updates=True)  # type: ignore[arg-type]
+    mine = parameters()
+    stepper = Stepper(mine, settings)
+    for step in (0, 1):  # rows 0, 1 and then 1, 2
+        before = mine[0].detach().clone()
+        stepper.step(loss_of(mine[0], mine[1], step, sparse=True))
+        moved = (mine[0].detach() != before).any(1)
+        assert moved.nonzero().squeeze(1).tolist() == [step, step + 1]
+    assert (mine[1] != parameters()[1]).all()  # the whole gradient moves all of it
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_sparse_adam_is_torchs_on_the_rows_and_adam_on_the_rest(name: str) -> None:
+    settings = TrainingSettings(optimizer=name, learning_rate=0.01, sparse_updates=True)  # type: ignore[arg-type]
+    mine, theirs = parameters(), parameters()
+    stepper = Stepper(mine, settings)
+    rules: list[Any] = [torch.optim.SparseAdam([theirs[0]], lr=0.01)]
+    rules.append(OPTIMIZERS[name]([theirs[1]], lr=0.01, weight_decay=0.0))
+    for step in range(7):
+        stepper.step(loss_of(mine[0], mine[1], step, sparse=True))
+        loss = loss_of(theirs[0], theirs[1], step, sparse=True)
+        for rule in rules:
+            rule.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        for rule in rules:
+            rule.step()
+    assert mine[0].equal(theirs[0])
+    torch.testing.assert_close(mine[1], theirs[1])
+
+
+def test_where_every_row_is_touched_sparse_adam_is_adam() -> None:
+    ends = []
+    for sparse in (False, True):
+        settings = TrainingSettings(learning_rate=0.01, sparse_updates=sparse)
+        mine = parameters()
+        stepper = Stepper(mine, settings)
+        for _ in range(5):
+            rows = functional.embedding(torch.arange(6), mine[0], sparse=sparse)
+            stepper.step((rows @ mine[1].T).square().sum())
+        ends.append(mine[0].detach())
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_parameter_without_a_part_in_the_loss_stays(sparse: bool) -> None:
+    mine = parameters()
+    stepper = Stepper(mine, TrainingSettings(sparse_updates=sparse))
+    of_first: Callable[[], Tensor] = lambda: functional.embedding(  # noqa: E731
+        torch.tensor([0]), mine[0], sparse=sparse
+    ).sum()
+    stepper.step(of_first())
+    stepper.step(of_first())
+    assert mine[1].equal(parameters()[1])
