@@ -1,0 +1,42 @@
+"""The paper's theory, checked on the real pieces: gradients, propositions, theorem and lower bound.
+
+Each file has one statement of the paper: what it predicts comes from the paper's formula, written out here,
+and what is measured from the samplers, weights and losses that training uses. `docs/theory.md` tells how.
+"""
+
+from hdccf.errors import ConfigError
+from hdccf.progress import track
+from hdccf.verify.bound import check_bound
+from hdccf.verify.convergence import check_loss
+from hdccf.verify.gradients import check_gradients
+from hdccf.verify.propositions import check_propositions
+from hdccf.verify.report import Curve, Finding, Report
+from hdccf.verify.theorem import check_scores
+
+__all__ = ["Curve", "Finding", "Report", "verify"]
+
+_CHECKS = {
+    "gradients": check_gradients,
+    "propositions": check_propositions,
+    "theorem": check_scores,
+    "bound": check_bound,
+}
+PARTS = ("gradients", "propositions", "theorem", "convergence", "bound")
+
+
+def verify(seed: int = 0, parts: tuple[str, ...] = PARTS, *, progress: bool = False) -> Report:
+    """Checks the parts asked for; a report whose `failures` are empty if the theory holds for this code."""
+    unknown = [part for part in parts if part not in PARTS]
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is no part of the theory; choose from {', '.join(PARTS)}")
+    report = Report(seed=seed)
+    for part in PARTS:
+        if part not in parts:
+            continue
+        if part == "convergence":
+            findings, curves = check_loss(seed, progress=progress)
+            report.findings.extend(findings)
+            report.curves.extend(curves)
+        else:
+            report.findings.extend(track(_CHECKS[part](seed), part, enabled=progress))
+    return report

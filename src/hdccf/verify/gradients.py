@@ -1,0 +1,244 @@
+"""Eq. 4: what the loss does to each score, for Eq. 1 and for the debiased Eq. 14."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from hdccf import contrast, losses
+from hdccf.contrast import Against, Contrast, Side
+from hdccf.data.graph import Graph, Neighbours
+from hdccf.data.sampling import InBatch, InBatchSampler, Negatives, UniformSampler
+from hdccf.data.synthetic import synthetic_world
+from hdccf.randomness import generator_for
+from hdccf.verify.report import Finding
+
+_ROUNDING = 1e-9
+_OMEGA = 0.02
+_BETA = 0.7
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of a batch that gradients are asked for."""
+
+    positive: Tensor
+    items: Against
+    users: Against
+
+    def leaves(self) -> list[Tensor]:
+        sides = (self.items, self.users)
+        return [self.positive, *(side.scores for side in sides), *(side.neighbours for side in sides)]
+
+
+def check_gradients(seed: int = 0) -> Iterator[Finding]:
+    world = synthetic_world(240, n_users=40, n_items=30, liked=0.4, seed=seed)
+    graph = Graph.of(world.interactions)
+    yield from _plain(graph, seed)
+    yield from _debiased(graph, seed)
+
+
+# -- Eq. 1 ---------------------------------------------------------------------------------------------------
+
+
+def _plain(graph: Graph, seed: int) -> Iterator[Finding]:
+    generator = generator_for(seed, "verify", "gradients")
+    sampler = UniformSampler(graph, torch.ones(graph.n_pairs), batch_size=64, negatives=20, neighbours=3)
+    batch = next(sampler.epoch(generator))
+    tau = 0.2
+
+    def side(negatives: Int64[Tensor, "b s"], neighbours: Int64[Tensor, "b p"]) -> Against:
+        scores = _random(negatives.shape, generator)
+        ones = torch.ones_like(neighbours, dtype=torch.bool)
+        return Against(scores, torch.zeros_like(scores), None, _random(neighbours.shape, generator), ones)
+
+    scores = Scores(
+        _random(batch.users.shape, generator),
+        side(batch.negative_items, batch.neighbour_items),
+        side(batch.negative_users, batch.neighbour_users),
+    )
+    _, loss = _loss(_contrast(tau, 0.0), scores)
+    positive, items, users = torch.autograd.grad(loss.sum(), scores.leaves()[:3])
+    negatives = torch.cat([scores.items.scores, scores.users.scores], 1).detach()
+    gradients = torch.cat([items, users], 1)
+    terms = (negatives / tau).exp()
+    total = terms.sum(1, keepdim=True) + (scores.positive.detach()[:, None] / tau).exp()
+    each = gradients.shape[1]
+    detail = f"{len(positive)} instances of the uniform sampler with {each} negatives each, τ = {tau}"
+    yield Finding.exact(
+        "Eq. 4, gradients of Eq. 1",
+        "log of a negative's gradient grows with f by 1/τ (∝ e^{f/τ})",
+        1 / tau,
+        _farthest(_slopes(negatives, gradients), 1 / tau),
+        tolerance=_ROUNDING / tau,
+        detail=detail,
+    )
+    yield Finding.exact(
+        "Eq. 4, gradients of Eq. 1",
+        "τ × a negative's gradient, over P(u′,i′) of Eq. 3",
+        1.0,
+        _farthest(gradients * tau * total / terms, 1.0),
+        tolerance=_ROUNDING,
+        detail=detail,
+    )
+    yield Finding.exact(
+        "Eq. 4, gradients of Eq. 1",
+        "the positive's gradient, over the sum of its negatives'",
+        -1.0,
+        _farthest(positive / gradients.sum(1), -1.0),
+        tolerance=_ROUNDING,
+        detail=detail,
+    )
+
+
+def _slopes(scores: Float[Tensor, "b c"], gradients: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
+    """Of log gradient on score, between each row's easiest and hardest negative."""
+    easy, hard = scores.argmin(1, keepdim=True), scores.argmax(1, keepdim=True)
+    rise = gradients.gather(1, hard).log() - gradients.gather(1, easy).log()
+    return (rise / (scores.gather(1, hard) - scores.gather(1, easy))).squeeze(1)
+
+
+# -- Eq. 14 --------------------------------------------------------------------------------------------------
+
+
+def _debiased(graph: Graph, seed: int) -> Iterator[Finding]:
+    generator = generator_for(seed, "verify", "debiased gradients")
+    sampler = InBatchSampler(graph, torch.ones(graph.n_pairs), batch_size=32, neighbours=3)
+    batch = next(sampler.epoch(generator))
+    tau = 0.5
+
+    def side(negatives: Negatives, target: Int64[Tensor, " b"], frequency: Int64[Tensor, " n"]) -> Against:
+        scores = _random((len(target), len(negatives.columns)), generator)
+        log_frequency = losses.log_frequency_weights(frequency[negatives.columns].double(), _BETA)
+        log_weights = contrast.in_batch_log_weights(negatives, log_frequency, mask_observed=True)
+        # Apart from the columns' scores, so that a neighbour's gradient is seen on its own.
+        neighbours = _random(negatives.own.shape, generator)
+        size = float(negatives.own.shape[1] * (len(target) - 1))
+        other = negatives.columns[negatives.own] != target[:, None]
+        return Against(scores, log_weights, size, neighbours, other)
+
+    scores = Scores(
+        _random(batch.users.shape, generator),
+        side(batch.against_items, batch.items, graph.users_of.degrees),
+        side(batch.against_users, batch.users, graph.items_of.degrees),
+    )
+    sides, loss = _loss(_contrast(tau, _OMEGA), scores)
+    gradients = torch.autograd.grad(loss.sum(), scores.leaves())
+    clipped = max(float(side.clipped) for side in sides)
+    rows = [gradient.reshape(len(loss), -1) for gradient in gradients]
+    sizes = torch.cat(rows, 1).abs().sum(1)
+    detail = (
+        f"{len(loss)} instances of the in-batch sampler, P = 3, τ = {tau}, ω⁺ = {_OMEGA}, β = {_BETA}; "
+        f"{clipped:.0%} of the rows clipped"
+    )
+    yield Finding.exact(
+        "Eq. 4, gradients of Eq. 14",
+        "all gradients of an unclipped row, their sum over the sum of their sizes",
+        0.0,
+        # A clipped row would sum to zero for nothing: then the claim has not been seen to hold.
+        math.nan if clipped else _farthest(torch.cat(rows, 1).sum(1) / sizes, 0.0),
+        tolerance=_ROUNDING,
+        detail=detail,
+    )
+    expected = _literal_gradients(graph, batch, scores, tau)
+    errors = [
+        ((gradient - literal.reshape(gradient.shape)).abs() / sizes[:, None]).max()
+        for gradient, literal in zip(rows, expected, strict=True)
+    ]
+    yield Finding.exact(
+        "Eq. 4, gradients of Eq. 14",
+        "each gradient is π₀ or −π₁ of Eq. 25 × e^{f/τ} over τ × the denominator: largest error",
+        0.0,
+        float(torch.stack(errors).max()),
+        tolerance=_ROUNDING,
+        detail=detail,
+    )
+
+
+def _literal_gradients(graph: Graph, batch: InBatch, scores: Scores, tau: float) -> list[Tensor]:
+    """Eq. 14, 15 and 25 with loops over the multi-sets of Eq. 9: gradients in the order of `leaves`."""
+    positive = torch.zeros_like(scores.positive)
+    of_scores = [torch.zeros_like(scores.items.scores), torch.zeros_like(scores.users.scores)]
+    of_neighbours = [torch.zeros_like(scores.items.neighbours), torch.zeros_like(scores.users.neighbours)]
+    sides = (
+        (batch.against_items, scores.items, batch.users, batch.items, graph.items_of, graph.users_of),
+        (batch.against_users, scores.users, batch.items, batch.users, graph.users_of, graph.items_of),
+    )
+    for k, target_score in enumerate(scores.positive.tolist()):
+        target_term = math.exp(target_score / tau)
+        terms = [_literal_side(k, *side, target_term=target_term, tau=tau) for side in sides]
+        negative_score = sum(sum(minus) - sum(plus) - own for minus, plus, own in terms)
+        scale = 1 / (tau * (negative_score + target_term))
+        for place, (minus, plus, _) in enumerate(terms):
+            of_scores[place][k] = scale * torch.tensor(minus, dtype=torch.float64)
+            of_neighbours[place][k] = -scale * torch.tensor(plus, dtype=torch.float64)
+        positive[k] = -scale * (negative_score + sum(own for _, _, own in terms))
+    return [positive, *of_scores, *of_neighbours]
+
+
+def _literal_side(
+    k: int,
+    negatives: Negatives,
+    against: Against,
+    anchors: Tensor,
+    targets: Tensor,
+    observed: Neighbours,
+    occurrences: Neighbours,
+    *,
+    target_term: float,
+    tau: float,
+) -> tuple[list[float], list[float], float]:
+    """π₀·e^{f/τ} of each column, π₁·e^{f/τ} of each neighbour, and of the target."""
+    columns, target = negatives.columns.tolist(), int(targets[k])
+    drawn = negatives.columns[negatives.own].tolist()
+    multiset = [column for m, row in enumerate(drawn) if m != k for column in row]
+    start, end = observed.starts[anchors[k]], observed.starts[anchors[k] + 1]
+    known = set(observed.flat[start:end].tolist())
+    kept = [column for column in multiset if column not in known]
+    frequency = {column: int((occurrences.degrees)[column]) for column in columns}
+    normaliser = sum(frequency[column] ** -_BETA for column in kept)
+    size = len(multiset)
+    terms = [math.exp(score / tau) for score in against.scores[k].tolist()]
+    minus = [
+        size * kept.count(column) * frequency[column] ** -_BETA / normaliser / (1 - _OMEGA) * term
+        if kept
+        else 0.0
+        for column, term in zip(columns, terms, strict=True)
+    ]
+    others = [column != target for column in drawn[k]]
+    weight = size * _OMEGA / ((1 - _OMEGA) * (1 + sum(others))) if kept else 0.0
+    plus = [
+        weight * math.exp(score / tau) if other else 0.0
+        for score, other in zip(against.neighbours[k].tolist(), others, strict=True)
+    ]
+    return minus, plus, weight * target_term
+
+
+# -- both ----------------------------------------------------------------------------------------------------
+
+
+def _contrast(tau: float, omega: float) -> Contrast:
+    return Contrast(
+        temperature=tau, item_weight=1.0, user_weight=1.0, omega_items=omega, omega_users=omega, lowest=-1.0
+    )
+
+
+def _loss(losses_of: Contrast, scores: Scores) -> tuple[tuple[Side, Side], Float[Tensor, " b"]]:
+    items = losses_of.side(scores.items, scores.positive, losses_of.omega_items)
+    users = losses_of.side(scores.users, scores.positive, losses_of.omega_users)
+    return (items, users), losses_of.loss(scores.positive, items, users)
+
+
+def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Scores from −1 to 1."""
+    return (torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1).requires_grad_()
+
+
+def _farthest(values: Tensor, expected: float) -> float:
+    """The value that is farthest from what is expected; not a number where any is."""
+    if bool(values.isnan().any()):
+        return math.nan
+    return float(values.flatten()[(values - expected).abs().argmax()])

@@ -1,0 +1,187 @@
+"""Propositions 1 and 2 by Monte Carlo: how often the real sampler gives each negative, all in one test."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from hdccf.contrast import Against
+from hdccf.data import datasets
+from hdccf.data.acquire import find_stored
+from hdccf.data.graph import Graph, Neighbours
+from hdccf.data.interactions import Interactions
+from hdccf.data.sampling import InBatch, Negatives
+from hdccf.data.synthetic import synthetic_world
+from hdccf.models import hdccf_scores
+from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.randomness import generator_for
+from hdccf.verify.enumeration import PART, check_enumeration, tiny_data
+from hdccf.verify.report import Finding
+from hdccf.verify.statistics import Floats, global_test, mean_interval
+
+ML_100K = "ml-100k"
+BATCH_SIZE = 512
+NEIGHBOURS = 4
+
+
+def check_propositions(seed: int = 0, batches: int = 200) -> Iterator[Finding]:
+    yield from check_enumeration()
+    yield check_each_target(seed, 3 * batches)
+    yield from check_appearances("synthetic", synthetic_world(seed=seed).interactions, seed, batches)
+    stored, _ = find_stored(ML_100K, datasets.find(ML_100K).sources)
+    if stored is None:
+        reason = f"as it is not in the cache; hdccf data get {ML_100K} brings it there"
+        yield Finding.unchecked(PART, ML_100K, reason)
+    else:
+        yield from check_appearances(ML_100K, datasets.load(ML_100K), seed, batches)
+
+
+def _model(data: Interactions, batch_size: int, neighbours: int) -> HDCCFModel:
+    """One whose negatives weigh what they count: not masked, not corrected. Its scores do not matter."""
+    settings = HDCCF(
+        user_vector="free",
+        embedding_dim=1,
+        sampler="in-batch",
+        batch_size=batch_size,
+        neighbours=neighbours,
+        mask_observed=False,
+        frequency_correction=0.0,
+        user_user_weight=1.0,
+        item_item_weight=1.0,
+    )
+    model = HDCCFModel(settings, data, generator_for(0, "verify", "does not matter"))
+    model.requires_grad_(False)
+    return model
+
+
+def _observed(graph: Graph) -> Bool[Tensor, "users items"]:
+    observed = torch.zeros(graph.n_users, graph.n_items, dtype=torch.bool)
+    observed[graph.pair_users, graph.items_of.flat] = True
+    return observed
+
+
+# -- every (u, i) and i′ on its own --------------------------------------------------------------------------
+
+
+def check_each_target(seed: int, epochs: int) -> Finding:
+    """On few pairs a factor (M−1)/|D| is told from (M−1)/(|D|−1), and every target stands for itself."""
+    batch_size, neighbours = 3, 2
+    model = _model(tiny_data(), batch_size, neighbours)
+    graph, generator = model.graph, generator_for(seed, "verify", "tiny")
+    unknown = ~_observed(graph)[graph.pair_users]
+    number = torch.zeros(graph.n_users, graph.n_items, dtype=torch.int64)
+    number[graph.pair_users, graph.items_of.flat] = torch.arange(graph.n_pairs)
+    predicted = (batch_size - 1) / (graph.n_pairs - 1) * neighbours * graph.users_of.degrees.double()
+    deviations = np.zeros((epochs, int(unknown.sum())))
+    for epoch in range(epochs):
+        counts = torch.zeros(unknown.shape, dtype=torch.float64)
+        for batch in model.batches(generator):
+            rows, columns = number[batch.users, batch.items], batch.against_items.columns
+            # Added, not set: a pair that came twice in an epoch would otherwise go unnoticed.
+            found = hdccf_scores.score_in_batch(model, batch).items.weights().double()
+            counts.index_put_((rows[:, None], columns[None, :]), found, accumulate=True)
+        deviations[epoch] = (counts - predicted)[unknown].numpy()
+    measured, region = global_test(deviations)
+    return Finding.accepted(
+        PART,
+        "tiny data, real sampler: all (u, i) and i′ at once, χ² over its mean",
+        1.0,
+        measured,
+        region,
+        detail=f"{epochs} epochs, {deviations.shape[1]} cells, M = {batch_size}, P = {neighbours}",
+    )
+
+
+# -- all i′ and all u′, summed over targets ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One side of the data: which columns can be negatives of whom, and how often they should be."""
+
+    unknown: Bool[Tensor, "nodes columns"]
+    expected: Float[Tensor, " columns"]
+    """Appearances in one batch, over all its targets that have not observed the column."""
+
+    @classmethod
+    def of(cls, observed: Bool[Tensor, "nodes columns"], batch_size: int, neighbours: int) -> "Counted":
+        degrees, frequency = observed.sum(1).double(), observed.sum(0).double()
+        n_pairs = float(degrees.sum())
+        targets = n_pairs - degrees @ observed.double()
+        each = (batch_size - 1) / (n_pairs - 1) * neighbours * frequency
+        return cls(~observed, batch_size / n_pairs * targets * each)
+
+    def deviations(
+        self, against: Against, columns: Int64[Tensor, " c"], nodes: Int64[Tensor, " b"]
+    ) -> Floats:
+        """Of one batch, in units that make frequent and rare columns vary alike."""
+        counts = against.weights().double().round() * self.unknown[nodes][:, columns]
+        totals = torch.zeros_like(self.expected).index_add_(0, columns, counts.sum(0))
+        possible = self.expected > 0
+        return ((totals - self.expected)[possible] / self.expected[possible].sqrt()).numpy()
+
+
+def check_appearances(
+    name: str, data: Interactions, seed: int, batches: int, batch_size: int = BATCH_SIZE
+) -> Iterator[Finding]:
+    model = _model(data, batch_size, NEIGHBOURS)
+    generator = generator_for(seed, "verify", "propositions", name)
+    observed = _observed(model.graph)
+    of_users, of_items = (Counted.of(side, batch_size, NEIGHBOURS) for side in (observed, observed.T))
+    found: dict[int, list[Floats]] = {1: [], 2: []}
+    repeats = np.zeros((batches, 2))
+    for k in range(batches):
+        # The first batch of an epoch each time: batches of one epoch would not be independent.
+        batch: InBatch = next(model.batches(generator))
+        scored = hdccf_scores.score_in_batch(model, batch)
+        items, users = batch.against_items.columns, batch.against_users.columns
+        for proposition, on_items, on_users in (
+            (1, scored.items, scored.users),
+            (2, scored.item_item, scored.user_user),
+        ):
+            if on_items is not None and on_users is not None:
+                deviations = (
+                    of_users.deviations(on_items, items, batch.users),
+                    of_items.deviations(on_users, users, batch.items),
+                )
+                found[proposition].append(np.concatenate(deviations))
+        repeats[k] = _repeats(batch.against_items, batch.users, model.graph.items_of)
+        repeats[k] += _repeats(batch.against_users, batch.items, model.graph.users_of)
+    sizes = f"{batches} independent batches, M = {batch_size}, P = {NEIGHBOURS}"
+    for proposition, losses in ((1, "L_u-i"), (2, "L_i-i and L_u-u")):
+        table = np.stack(found[proposition])
+        measured, region = global_test(table)
+        yield Finding.accepted(
+            PART,
+            f"{name}, Proposition {proposition} ({losses}): all i′ and u′ at once, χ² over its mean",
+            1.0,
+            measured,
+            region,
+            detail=f"{sizes}, {table.shape[1]} items and users",
+        )
+    yield _with_replacement(name, repeats, sizes)
+
+
+def _repeats(negatives: Negatives, nodes: Int64[Tensor, " b"], neighbours: Neighbours) -> tuple[float, float]:
+    """How many of a row's pairs of neighbours are equal, and how many should be, one in its degree."""
+    own = negatives.own.sort(dim=1).values
+    equal = (own[:, :, None] == own[:, None, :]).sum() - own.numel()
+    pairs = own.shape[1] * (own.shape[1] - 1)
+    return float(equal), float((pairs / neighbours.degrees[nodes].double()).sum())
+
+
+def _with_replacement(name: str, repeats: Floats, sizes: str) -> Finding:
+    mean, interval = mean_interval(repeats[:, 0], repeats[:, 1])
+    expected = float(repeats[:, 1].mean())
+    return Finding.estimated(
+        PART,
+        f"{name}: equal neighbours of an instance, over those of draws with replacement",
+        1.0,
+        mean / expected,
+        (interval[0] / expected, interval[1] / expected),
+        detail=sizes,
+    )

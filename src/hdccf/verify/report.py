@@ -1,0 +1,176 @@
+"""What a check found: a claim, what the paper predicts, what was measured, and whether that agrees."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+Verdict = Literal["holds", "fails", "not checked"]
+_STYLE = {"holds": "green", "fails": "bold red", "not checked": "dim"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim. Statistical ones have a confidence interval of the measurement, exact ones a tolerance."""
+
+    part: str
+    """Which of the paper's statements, such as `Theorem 1`."""
+    claim: str
+    predicted: float | None
+    measured: float | None
+    interval: tuple[float, float] | None
+    verdict: Verdict
+    not_equal: bool = False
+    """The claim is that the measured value is *not* the predicted one."""
+    detail: str = ""
+    """What was drawn, counted and compared."""
+
+    @classmethod
+    def exact(
+        cls, part: str, claim: str, predicted: float, measured: float, *, tolerance: float, detail: str = ""
+    ) -> Self:
+        """Holds where the measured value is the predicted one but for rounding."""
+        region = (predicted - tolerance, predicted + tolerance)
+        return cls.accepted(part, claim, predicted, measured, region, detail=detail)
+
+    @classmethod
+    def accepted(
+        cls,
+        part: str,
+        claim: str,
+        predicted: float,
+        measured: float,
+        region: tuple[float, float],
+        *,
+        detail: str = "",
+    ) -> Self:
+        """Holds where the measured value lies in the region that the prediction gives it."""
+        return cls(part, claim, predicted, measured, region, _verdict(region, measured), detail=detail)
+
+    @classmethod
+    def estimated(
+        cls,
+        part: str,
+        claim: str,
+        predicted: float,
+        measured: float,
+        interval: tuple[float, float],
+        *,
+        provided: bool = True,
+        not_equal: bool = False,
+        detail: str = "",
+    ) -> Self:
+        """Holds where the measured value's interval has the predicted one (or has not), if `provided`."""
+        agrees = _verdict(interval, predicted) == "holds"
+        # A measurement that is not a number agrees with nothing, and differs from nothing either.
+        holds = provided and math.isfinite(measured) and agrees != not_equal
+        verdict: Verdict = "holds" if holds else "fails"
+        return cls(part, claim, predicted, measured, interval, verdict, not_equal, detail)
+
+    @classmethod
+    def unchecked(cls, part: str, claim: str, reason: str) -> Self:
+        return cls(part, claim, None, None, None, "not checked", detail=reason)
+
+
+def _verdict(interval: tuple[float, float], value: float) -> Verdict:
+    return "holds" if interval[0] <= value <= interval[1] else "fails"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How far a loss is from the ideal one, over sizes of the world and of its samples."""
+
+    name: str
+    sizes: list[int]
+    gaps: list[float]
+    intervals: list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that was found, to be printed by Rich or written as JSON."""
+
+    findings: list[Finding] = field(default_factory=list)
+    curves: list[Curve] = field(default_factory=list)
+    seed: int = 0
+
+    @property
+    def failures(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.verdict == "fails"]
+
+    def to_json(self) -> str:
+        return json.dumps(_finite(asdict(self)), indent=2, ensure_ascii=False)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table()
+        if self.curves:
+            yield self._curves()
+        held = sum(finding.verdict == "holds" for finding in self.findings)
+        yield f"{held} claims hold, {len(self.failures)} fail (seed {self.seed})"
+        for finding in self.findings:
+            if finding.verdict == "not checked":
+                yield f"{finding.part}, {finding.claim}: not checked, {finding.detail}"
+
+    def _table(self) -> Table:
+        table = Table(title="The paper's theory, checked")
+        table.add_column("claim", overflow="fold")
+        for name in ("predicted", "measured", "interval", "verdict"):
+            table.add_column(name, justify="right", no_wrap=True)
+        part = ""
+        for finding in self.findings:
+            if finding.part != part:
+                part = finding.part
+                table.add_section()
+                table.add_row(f"[bold]{part}[/bold]")
+            predicted = ("≠ " if finding.not_equal else "") + _number(finding.predicted)
+            verdict = f"[{_STYLE[finding.verdict]}]{finding.verdict}[/]"
+            table.add_row(
+                finding.claim, predicted, _number(finding.measured), _range(finding.interval), verdict
+            )
+        return table
+
+    def _curves(self) -> Table:
+        table = Table(title="Loss less ideal loss, by size of the world")
+        table.add_column("estimator", overflow="fold")
+        for size in self.curves[0].sizes:
+            table.add_column(f"{size} × {size}", justify="right", no_wrap=True)
+        for curve in self.curves:
+            spreads = [(high - low) / 2 for low, high in curve.intervals]
+            cells = [f"{gap:+.4f} ± {spread:.4f}" for gap, spread in zip(curve.gaps, spreads, strict=True)]
+            table.add_row(curve.name, *cells)
+        return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if value != 0 and abs(value) < 1e-3:
+        return f"{value:.1e}"
+    return f"{value:.0f}" if value == round(value) else f"{value:.4f}"
+
+
+def _range(interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return "–"
+    low, high = interval
+    if low == high:
+        return "exact"
+    middle, spread = (low + high) / 2, (high - low) / 2
+    if spread < 1e-4:
+        return f"{_number(middle)} ± {spread:.0e}"
+    return f"{low:.4f} … {high:.4f}"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity and nothing that is not a number: they become null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_finite(inner) for inner in value]
+    return value
