@@ -183,9 +183,9 @@ class BlockSampler:
 class HistoryBlockSampler:
     """Blocks for a user vector made of the user's past: a random moment in each history cuts it.
 
-    What came before the cut is the input, weighted ½^(age / half_life), at most `length` items of it; the
-    `ahead` items after it are the positives, weighted ½^(place / ahead_half_life) and by their own weight;
-    the items that the user never touched are the negatives.
+    What came before the cut, at most `length` items of it, is the input, weighted
+    floor + (1 − floor)·½^(age / half_life); the `ahead` items after it are the positives, weighted
+    ½^(place / ahead_half_life) and by their own weight; what the user never touched are the negatives.
     """
 
     graph: Graph
@@ -196,6 +196,7 @@ class HistoryBlockSampler:
     length: int
     ahead: int
     ahead_half_life: float
+    floor: float = 0.0
 
     def __len__(self) -> int:
         return len(_batch_sizes(len(self._able), self.block_users, least=1))
@@ -230,7 +231,7 @@ class HistoryBlockSampler:
                 rows,
                 _places(items_of.flat[entries], columns, self.graph.n_items),
                 soon * self.weights[entries],
-                cut_histories(items_of, users, cuts, self.half_life, self.length),
+                cut_histories(items_of, users, cuts, self.half_life, self.length, self.floor),
             )
 
     def _columns(
@@ -242,14 +243,22 @@ class HistoryBlockSampler:
 
 
 def cut_histories(
-    items_of: Neighbours, users: Int64[Tensor, " r"], cuts: Int64[Tensor, " r"], half_life: float, length: int
+    items_of: Neighbours,
+    users: Int64[Tensor, " r"],
+    cuts: Int64[Tensor, " r"],
+    half_life: float,
+    length: int,
+    floor: float = 0.0,
 ) -> History:
-    """The last `length` of each user's first `cuts` items, the latest weighted 1, each one before it less."""
+    """The last `length` of each user's first `cuts` items, weighted floor + (1 − floor)·½^(age / half_life).
+
+    The latest has age 0.
+    """
     lengths = cuts.clamp(max=length)
     ends = items_of.starts[users] + cuts
     rows, entries = expand(ends - lengths, lengths)
     age = (ends[rows] - 1 - entries).to(torch.get_default_dtype())
-    return History(rows, items_of.flat[entries], torch.exp2(-age / half_life))
+    return History(rows, items_of.flat[entries], floor + (1 - floor) * torch.exp2(-age / half_life))
 
 
 def draw_columns(

@@ -112,6 +112,7 @@ class HDCCFModel(nn.Module):
                 s.history_length,
                 s.ahead,
                 s.ahead_half_life,
+                s.history_floor,
             )
         if s.sampler == "block":
             return BlockSampler(graph, weights, s.block_users, s.block_items)
@@ -167,7 +168,9 @@ class HDCCFModel(nn.Module):
 
     def history_vectors(self, users: Int64[Tensor, " r"], cuts: Int64[Tensor, " r"]) -> Vectors:
         s = self.settings
-        history = cut_histories(self.graph.items_of, users, cuts, s.history_half_life, s.history_length)
+        history = cut_histories(
+            self.graph.items_of, users, cuts, s.history_half_life, s.history_length, s.history_floor
+        )
         return self.sum_of(history, len(users))
 
     def sum_of(self, history: History, n_rows: int) -> Vectors:

@@ -18,6 +18,8 @@ class HDCCF(TrainingSettings):
     users need no training; `auto` takes `history` where the data has times."""
     history_half_life: float = Field(default=3.0, gt=0)
     """`history`: after this many later items an item speaks half as loud for its user."""
+    history_floor: float = Field(default=0.0, ge=0, le=1)
+    """`history`: what even the oldest item still says of its user's taste."""
     history_length: int = Field(default=50, ge=1)
     """`history`: items further back than this are not looked at."""
     history_table: Literal["own", "shared"] = "own"
