@@ -2,7 +2,7 @@
 
 Grouping is one sort: each row becomes one 64-bit number, the id's hash above and the row's position below,
 and NumPy sorts plain numbers with vector instructions. A second, independent hash tells apart ids that the
-first one confuses. `docs/decisions/001-interactions-order.md` has what this costs beside the alternatives.
+first one confuses. `docs/decisions/030-grouping-ids.md` has what this costs beside the alternatives.
 """
 
 from collections.abc import Iterator
