@@ -22,6 +22,7 @@ import torch
 import hdccf
 from hdccf.data.synthetic import World, synthetic_world
 from hdccf.models import entry_named
+from hdccf.models.hdccf_settings import PRESETS
 from hdccf.progress import note
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -40,8 +41,7 @@ class Row:
     model: str = "hdccf"
 
 
-FREE = {"user_vector": "free"}
-RECENCY = {**FREE, "recency_half_life": 5.0, "recency_floor": 0.02, "temperature": 0.18}
+FREE, RECENCY = PRESETS["time-blind"], PRESETS["recency"]
 MODULATED = {**FREE, "similarity": "modulated", "embedding_dim": 32}
 WORLDS = {"constant": 0.0, "half": 0.5, "popular": 1.0}
 
@@ -49,13 +49,13 @@ STUDIES: dict[str, list[Row]] = {
     "ml-100k": [
         Row("most popular", "ml-100k", seeds=1, model="most-popular"),
         Row("history (default)", "ml-100k"),
-        Row("free", "ml-100k", FREE),
-        Row("free, recency", "ml-100k", RECENCY),
+        Row("time-blind", "ml-100k", FREE),
+        Row("recency", "ml-100k", RECENCY),
     ],
     "ml-1m": [
         Row("most popular", "ml-1m", seeds=1, model="most-popular"),
-        Row("free", "ml-1m", FREE, seeds=1),
-        Row("free, recency", "ml-1m", RECENCY, seeds=1),
+        Row("time-blind", "ml-1m", FREE, seeds=1),
+        Row("recency", "ml-1m", RECENCY, seeds=1),
         Row("history (default)", "ml-1m", seeds=1),
     ],
     "parts": [

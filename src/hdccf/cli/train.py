@@ -73,7 +73,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Settings to start from; for hdccf: hdccf, paper, wo-i, wo-u, wo-ui, bpr-plus, biased, unmodulated.",
+            help="Settings to start from, such as paper, time-blind or recency; hdccf models lists them.",
             rich_help_panel=_HOW,
         ),
     ] = None,

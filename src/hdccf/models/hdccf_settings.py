@@ -10,17 +10,25 @@ from hdccf.config import TrainingSettings
 class HDCCF(TrainingSettings):
     """Hardness-aware debiased contrastive collaborative filtering (Yang et al., IJCAI 2022)."""
 
+    # Blocks make steps so cheap that an epoch is short, hence more of them between looks, and larger steps.
+    epochs: int = Field(default=200, ge=1)
+    """Passes over the users (`block`) or the pairs at most; early stopping usually ends before."""
+    learning_rate: float = Field(default=4e-3, gt=0)
+    """Step size; too large and the loss jumps, too small and early stopping comes before the best."""
+    evaluate_every: int = Field(default=5, ge=1)
+    """Epochs between evaluations on the validation part."""
+
     # -- vectors
-    embedding_dim: int = Field(default=64, ge=1)
+    embedding_dim: int = Field(default=128, ge=1)
     """Length of the vectors; more remembers more, and costs in proportion (modulated: its square)."""
     user_vector: Literal["auto", "free", "history"] = "auto"
     """`free` learns a vector a user (the paper); `history` makes it from the user's recent items, so that new
     users need no training; `auto` takes `history` where the data has times."""
     history_half_life: float = Field(default=3.0, gt=0)
     """`history`: after this many later items an item speaks half as loud for its user."""
-    history_floor: float = Field(default=0.0, ge=0, le=1)
+    history_floor: float = Field(default=0.03, ge=0, le=1)
     """`history`: what even the oldest item still says of its user's taste."""
-    history_length: int = Field(default=50, ge=1)
+    history_length: int = Field(default=200, ge=1)
     """`history`: items further back than this are not looked at."""
     history_table: Literal["own", "shared"] = "own"
     """`history`: whether items have a second vector for their part in a history, or the same as when they are
@@ -110,8 +118,14 @@ class HDCCF(TrainingSettings):
         return self
 
 
+_TIME_BLIND: dict[str, Any] = {"user_vector": "free", "embedding_dim": 64}
+
 _PAPER: dict[str, Any] = {
     "user_vector": "free",
+    "embedding_dim": 64,
+    "epochs": 50,
+    "learning_rate": 1e-3,
+    "evaluate_every": 1,
     "similarity": "modulated",
     "factors": "separate",
     "sampler": "in-batch",
@@ -126,6 +140,8 @@ _PAPER: dict[str, Any] = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "hdccf": {},
+    "time-blind": _TIME_BLIND,
+    "recency": {**_TIME_BLIND, "temperature": 0.18, "recency_half_life": 5.0, "recency_floor": 0.02},
     "paper": _PAPER,
     "wo-i": {**_PAPER, "item_item_weight": 0.0},
     "wo-u": {**_PAPER, "user_user_weight": 0.0},
