@@ -14,7 +14,7 @@ from hdccf.errors import HdccfError
 
 @contextmanager
 def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; what was written there takes its place when the block ends well."""
+    """Gives a temporary path beside `path`; what is written there replaces it when the block ends well."""
     if path.exists() and not overwrite:
         raise HdccfError(f"{path} exists; choose another name, or ask for it to be overwritten")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,8 +44,8 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             _flush_to_disk(written)
         temporary.chmod(0o777 & ~_umask())
         if path.exists():
-            # A rename cannot replace a folder that is not empty: the old one steps aside first, and comes back
-            # if the new one cannot take its place.
+            # A rename cannot replace a folder that is not empty: the old one steps aside first, and comes
+            # back if the new one cannot take its place.
             aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
             path.replace(aside)
             try:

@@ -1,4 +1,4 @@
-"""What evaluation and recommendation ask of anything that scores: a trained model, a rule, a peer's vectors."""
+"""What evaluation and recommendation ask of anything that scores: a model, a rule, a peer's vectors."""
 
 from typing import Protocol, runtime_checkable
 

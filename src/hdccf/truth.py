@@ -1,4 +1,4 @@
-"""In a world whose truth is known: how many of a batch's negatives are false, and how much the gradient heeds them."""
+"""Where the truth is known: how many of a batch's negatives are false, and how the gradient weighs them."""
 
 from collections.abc import Callable
 from typing import Any

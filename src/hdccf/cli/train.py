@@ -38,7 +38,8 @@ def train(
         typer.Option(
             "--split",
             metavar="|".join(SPLITS),
-            help="How to hold out what is tested on. Leave-one-out, each user's last item, is the paper's and the default.",
+            help="How to hold out what is tested on. The default, leave-one-out, takes each user's last "
+            "item, as the paper does.",
             rich_help_panel=_WHAT,
         ),
     ] = None,
@@ -86,7 +87,7 @@ def train(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="One setting, over the file; repeat for more: --set temperature=0.15 --set embedding_dim=128.",
+            help="One setting, over the file; repeat for more: --set temperature=0.15 --set sampler=uniform.",
             rich_help_panel=_HOW,
         ),
     ] = None,
@@ -190,7 +191,7 @@ def _resume(path: Path, others: dict[str, Any]) -> None:
 def _one_source(dataset: str | None, interactions: str | None) -> str:
     if (dataset is None) == (interactions is None):
         raise ConfigError(
-            "give one of --dataset NAME (hdccf data list shows them) and --interactions FILE (your own events)"
+            "give one of --dataset NAME (hdccf data list shows them) and --interactions FILE (your events)"
         )
     if dataset is not None:
         from hdccf.data.datasets import find
@@ -247,8 +248,8 @@ def _say_what_was_chosen(settings: "Settings", split: "Split") -> None:
         why = {"history": "the data has times", "free": "the data has no times, or the sampler is not block"}
         chosen = f" ({why[vector]})" if settings.user_vector == "auto" else ""
         note(
-            f"user vectors: {vector}{chosen}; negatives: {settings.sampler}; similarity: {settings.similarity}, "
-            f"temperature {settings.temperature}"
+            f"user vectors: {vector}{chosen}; negatives: {settings.sampler}; "
+            f"similarity: {settings.similarity}, temperature {settings.temperature}"
         )
 
 
