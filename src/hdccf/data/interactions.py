@@ -11,41 +11,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hdccf.data.adjacency import (
+    Adjacency,
+    IntArray,
+    TimeArray,
+    add_up_repeats,
+    find_repeats,
+    history_order,
+    stable_order,
+    starts_without,
+    transpose,
+    without_repeats,
+)
 from hdccf.errors import DataError
 from hdccf.files import atomic_directory, write_json
 
-IntArray = NDArray[np.int32]
-TimeArray = NDArray[np.int64]
+__all__ = ["Adjacency", "IntArray", "Interactions", "TimeArray", "stable_order"]
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
 _DAY_IN_MICROSECONDS = 86_400_000_000
-
-
-class Adjacency(NamedTuple):
-    """Compressed rows: the neighbours of `k` are `neighbours[starts[k]:starts[k + 1]]`.
-
-    `rows` says which row of the `Interactions` each entry is, so that times and counts can be looked up;
-    `slice(None)` where the entries are the rows in order.
-    """
-
-    starts: NDArray[np.int64]
-    neighbours: IntArray
-    rows: IntArray | slice
-
-    def of(self, index: int) -> IntArray:
-        return self.neighbours[self.starts[index] : self.starts[index + 1]]
-
-    @property
-    def degrees(self) -> NDArray[np.int64]:
-        return np.diff(self.starts)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,7 +85,7 @@ class Interactions:
                 raise DataError(
                     f"{len(array)} {name} were given for {len(users)} users; give one for each row"
                 )
-        order = _history_order(who, times)
+        order = history_order(who, times)
         if order is not None:
             items = items[order]
             times = None if times is None else times[order]
@@ -125,14 +117,14 @@ class Interactions:
         often: IntArray = (
             np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
         )
-        by_item = _by_item(starts, what, len(item_ids))
-        repeats = _repeats(by_item)
+        by_item = transpose(starts, what, len(item_ids))
+        repeats = find_repeats(by_item)
         if repeats is not None:
-            kept, often = _add_up(by_item, repeats, often)
+            kept, often = add_up_repeats(by_item, repeats, often)
             users, what = users[kept], what[kept]
             times = None if times is None else times[kept]
-            starts = _starts_without(starts, kept)
-            by_item = _without_repeats(by_item, repeats, kept)
+            starts = starts_without(starts, kept)
+            by_item = without_repeats(by_item, repeats, kept)
         made = cls(users, what, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
         # The transposition that looked for repeats is the one that `by_item` would make: keep it.
         made.__dict__.update(by_user=Adjacency(starts, what, slice(None)), by_item=by_item)
@@ -166,7 +158,7 @@ class Interactions:
     @cached_property
     def by_item(self) -> Adjacency:
         """Each item's users, ascending."""
-        return _by_item(self.by_user.starts, self.items, self.n_items)
+        return transpose(self.by_user.starts, self.items, self.n_items)
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
@@ -322,107 +314,6 @@ def _check_codes(codes: IntArray, size: int, kind: str) -> None:
         raise DataError(
             f"{kind} codes run from {codes.min()} to {codes.max()}; with {size} ids: 0 to {size - 1}"
         )
-
-
-def _history_order(users: IntArray, times: TimeArray | None) -> NDArray[np.int64] | None:
-    """The order by user, then time, then arrival; None where the rows have it already."""
-    order = None
-    if times is not None and not _ascends(times):
-        if _ascends(users) and _ascends_within(users, times):
-            return None
-        order = stable_order(times)
-        users = users[order]
-    if not _ascends(users):
-        by_user = stable_order(users)
-        order = by_user if order is None else order[by_user]
-    return order
-
-
-def _ascends(values: NDArray[np.integer[Any]]) -> bool:
-    return bool(np.all(values[1:] >= values[:-1]))
-
-
-def _ascends_within(users: IntArray, times: TimeArray) -> bool:
-    return bool(np.all((times[1:] >= times[:-1]) | (users[1:] != users[:-1])))
-
-
-def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """`np.argsort(keys, kind="stable")`, several times faster.
-
-    NumPy sorts plain 64-bit numbers with vector instructions but not their positions, so key and position go
-    into one number. Times that are whole seconds are counted in seconds to make room.
-    """
-    if not len(keys):
-        return np.empty(0, np.int64)
-    lowest, highest = int(keys.min()), int(keys.max())
-    position_bits = max(1, (len(keys) - 1).bit_length())
-    for unit in (1, 1_000_000):
-        if (highest - lowest) // unit >= 1 << (63 - position_bits):
-            continue
-        shifted = keys.astype(np.int64)
-        shifted -= lowest
-        if unit > 1:
-            shifted, remainder = np.divmod(shifted, unit)
-            if remainder.any():
-                break
-        shifted <<= position_bits
-        shifted |= np.arange(len(keys), dtype=np.int64)
-        shifted.sort()
-        shifted &= (1 << position_bits) - 1
-        return shifted
-    return np.argsort(keys, kind="stable")
-
-
-def _by_item(starts: NDArray[np.int64], items: IntArray, n_items: int) -> Adjacency:
-    """Rows sorted by item and then by row, so by user and time: SciPy's transposition is a counting sort."""
-    n_users = len(starts) - 1
-    index = np.int32 if len(items) <= np.iinfo(np.int32).max else np.int64
-    numbered = sparse.csr_array(
-        (np.arange(len(items), dtype=np.int32), items, starts.astype(index)), shape=(n_users, n_items)
-    )
-    columns = numbered.tocsc()
-    return Adjacency(columns.indptr.astype(np.int64), columns.indices, columns.data)
-
-
-def _repeats(by_item: Adjacency) -> NDArray[np.bool_] | None:
-    """Which entries of `by_item` are a pair that the entry before is, too; None where there are none."""
-    if len(by_item.neighbours) < 2:
-        return None
-    repeats = np.zeros(len(by_item.neighbours), np.bool_)
-    np.equal(by_item.neighbours[1:], by_item.neighbours[:-1], out=repeats[1:])
-    starts = by_item.starts[:-1]
-    repeats[starts[starts < len(repeats)]] = False
-    return repeats if repeats.any() else None
-
-
-def _add_up(
-    by_item: Adjacency, repeats: NDArray[np.bool_], counts: IntArray
-) -> tuple[NDArray[np.bool_], IntArray]:
-    """Which rows are the first of their pair, and the counts that they then have."""
-    rows = np.asarray(by_item.rows)
-    again = np.flatnonzero(repeats)
-    # Repeats that follow each other belong to one pair, and the entry before the first of them leads it: rows
-    # ascend within an item, so that it is the earliest.
-    begins = np.diff(again, prepend=-2) != 1
-    leader = (again[begins] - 1)[np.cumsum(begins) - 1]
-    kept = np.ones(len(counts), np.bool_)
-    kept[rows[again]] = False
-    summed = counts.copy()
-    np.add.at(summed, rows[leader], counts[rows[again]])
-    return kept, summed[kept]
-
-
-def _starts_without(starts: NDArray[np.int64], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    dropped = np.flatnonzero(~kept)
-    return starts - np.searchsorted(dropped, starts)
-
-
-def _without_repeats(by_item: Adjacency, repeats: NDArray[np.bool_], kept: NDArray[np.bool_]) -> Adjacency:
-    leads = ~repeats
-    new_row = np.cumsum(kept, dtype=np.int32)
-    new_row -= 1
-    rows = new_row[np.asarray(by_item.rows)[leads]]
-    return Adjacency(_starts_without(by_item.starts, leads), by_item.neighbours[leads], rows)
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
