@@ -122,9 +122,10 @@ class Contrast:
     ) -> Side:
         if _is_zero(omega):
             return Side(log_sums[rows], log_sums.new_zeros(()))
-        weights = log_weights.exp()
-        taken = torch.zeros_like(log_sums).index_add_(0, masked[0], weights[masked[1]])
-        size = (weights.sum() - taken).clamp_min(torch.finfo(weights.dtype).tiny)
+        # In float64, as it is a difference: in a nearly full row float32 would leave mostly rounding.
+        weights = log_weights.double().exp()
+        taken = weights.new_zeros(len(log_sums)).index_add_(0, masked[0], weights[masked[1]])
+        size = (weights.sum() - taken).clamp_min(torch.finfo(log_sums.dtype).tiny).to(log_sums.dtype)
         mean = losses.log_mean_exp_by_group(positive, rows, len(log_sums), temperature=self.temperature)
         score, clipped = self._debiased(log_sums, mean, size, omega)
         return Side(score[rows], clipped[rows].to(score.dtype).mean())
