@@ -6,6 +6,8 @@ a + b / size, and the theorem is about a, the limit. Every repetition has worlds
 so that their limits are independent.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -34,31 +36,39 @@ CONVERGENT = (UNIFORM, CORRECTED)
 def gaps(
     seed: int,
     repetitions: int,
-    sizes: tuple[int, ...] = SIZES,
-    targets: int = 3000,
+    sizes: tuple[int, ...],
+    targets: int,
+    estimators: Sequence[str],
     *,
     progress: bool = False,
 ) -> dict[str, Floats]:
     """For each estimator, repetitions × sizes: the mean over targets of the loss less the ideal loss."""
-    table = {name: np.zeros((repetitions, len(sizes))) for name in ESTIMATORS}
+    table = {name: np.zeros((repetitions, len(sizes))) for name in estimators}
     for repetition in track(range(repetitions), "worlds of growing size", enabled=progress):
         for place, n in enumerate(sizes):
             # As many small worlds as have the users of the largest: no size is noisier for its smallness.
             shares = max(sizes) // n
             for share in range(shares):
                 purpose = (seed, repetition, n, share)
-                for name, gap in _gaps_of(purpose, targets // shares).items():
+                for name, gap in _gaps_of(purpose, targets // shares, estimators).items():
                     table[name][repetition, place] += gap / shares
     return table
 
 
 def check_loss(
-    seed: int = 0, repetitions: int = 12, sizes: tuple[int, ...] = SIZES, *, progress: bool = False
+    seed: int = 0,
+    repetitions: int = 12,
+    sizes: tuple[int, ...] = SIZES,
+    targets: int = 3000,
+    *,
+    estimators: Sequence[str] = tuple(ESTIMATORS),
+    progress: bool = False,
 ) -> tuple[list[Finding], list[Curve]]:
     findings, curves = [], []
     of_sizes = ", ".join(map(str, sizes))
     detail = f"{repetitions} repetitions of worlds of {of_sizes} users and items, τ = {TEMPERATURE}"
-    for name, found in gaps(seed, repetitions, sizes, progress=progress).items():
+    table = gaps(seed, repetitions, sizes, targets, estimators, progress=progress)
+    for name, found in table.items():
         each = [mean_interval(column) for column in found.T]
         curves.append(
             Curve(name, list(sizes), [mean for mean, _ in each], [interval for _, interval in each])
@@ -80,17 +90,18 @@ def _to_limit(sizes: tuple[int, ...]) -> Floats:
     return weights
 
 
-def _gaps_of(purpose: tuple[int, int, int, int], targets: int) -> dict[str, float]:
+def _gaps_of(purpose: tuple[int, int, int, int], targets: int, estimators: Sequence[str]) -> dict[str, float]:
     """One world of each exposure, and every estimator in it."""
     n = purpose[2]
     world_seed = int(np.random.SeedSequence(purpose).generate_state(1)[0])
-    worlds = {exposure: known_world(n, world_seed, exposure=exposure) for exposure in (0.0, 1.0)}
-    return {
-        name: _gap(
-            _at_size(worlds[exposure], n, sampler, beta), generator_for(0, "verify", name, *purpose), targets
-        )
-        for name, (sampler, beta, exposure) in ESTIMATORS.items()
-    }
+    exposures = {ESTIMATORS[name][2] for name in estimators}
+    worlds = {exposure: known_world(n, world_seed, exposure=exposure) for exposure in exposures}
+    found = {}
+    for name in estimators:
+        sampler, beta, exposure = ESTIMATORS[name]
+        known = _at_size(worlds[exposure], n, sampler, beta)
+        found[name] = _gap(known, generator_for(0, "verify", name, *purpose), targets)
+    return found
 
 
 def _at_size(world: World, n: int, sampler: str, beta: float) -> Known:

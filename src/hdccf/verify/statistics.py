@@ -27,10 +27,10 @@ def global_test(deviations: Floats) -> tuple[float, tuple[float, float]]:
     """One test of all cells at once: do the means over independent repetitions vanish in every column?
 
     `deviations` is repetitions × cells, measured less predicted. If the prediction is right, the squared
-    length of the columns' sums is a weighted sum of squares of normal numbers, however the cells are correlated. Its
-    mean Σ_r ‖x_r‖² and variance 2·Σ_{r≠s} (x_r·x_s)² are in the products of repetitions, and a multiple of a
-    chi-square with this mean and variance stands for it (Box 1954). Gives the squared length over its mean,
-    1 in expectation, and where it must lie.
+    length of the columns' sums is a weighted sum of squares of normal numbers, however the cells are
+    correlated. Its mean Σ_r ‖x_r‖² and variance 2·Σ_{r≠s} (x_r·x_s)² are in the products of repetitions, and
+    a multiple of a chi-square with this mean and variance stands for it (Box 1954). Gives the squared length
+    over its mean, 1 in expectation, and where it must lie.
     """
     products = deviations @ deviations.T
     mean = float(np.trace(products))

@@ -1,8 +1,8 @@
 """A world of which everything is known, a model that scores it, and what the ideal loss would be.
 
 The scores are the real model's, with vectors set from the world's tastes. They look at who likes what and
-never at who was shown what: Theorem 1 takes false negatives and observed positives for draws from one distribution,
-and over exposures that is so exactly if the scores do not depend on them.
+never at who was shown what: Theorem 1 takes false negatives and observed positives for draws from one
+distribution, and over exposures that is so exactly if the scores do not depend on them.
 """
 
 from dataclasses import dataclass
@@ -129,7 +129,7 @@ class Known:
         return self.model.contrast
 
     def sides(self, batch: Drawn | InBatch, debiased: bool = True) -> tuple[Float[Tensor, " b"], Side, Side]:
-        """The positives' scores and both negative scores, with the true ω⁺ of each row (or 0) and Q = SIZE."""
+        """The positives' scores and both negative scores, with each row's true ω⁺ (or 0) and Q = SIZE."""
         if isinstance(batch, InBatch):
             scored = hdccf_scores.score_in_batch(self.model, batch)
         else:
