@@ -6,6 +6,8 @@ that one rename makes both current.
 
 import errno
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,24 @@ from hdccf.errors import RunError
 from hdccf.files import atomic_file
 
 FORMAT_VERSION = 1
+_HEADER = "hdccf"
 
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Writes `path` anew; where that fails what was there before is still there."""
-    header = {"version": str(FORMAT_VERSION), "facts": json.dumps(facts, allow_nan=False)}
+    # One entry, as safetensors writes several in an order of its own: equal content gives equal files.
+    header = {_HEADER: json.dumps({"version": FORMAT_VERSION, "facts": facts}, allow_nan=False)}
     # A copy each: safetensors refuses two names for one memory.
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    with explained(path), atomic_file(path) as temporary:
+        save_file(own, temporary, metadata=header)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns a failure to write `path` into a sentence that says what is left and what to do."""
     try:
-        with atomic_file(path) as temporary:
-            save_file(own, temporary, metadata=header)
+        yield
     except (OSError, SafetensorError) as cause:
         if getattr(cause, "errno", None) == errno.ENOSPC or "No space left" in str(cause):
             kept = f"; the last good one is still {path}" if path.exists() else ""
@@ -50,11 +60,22 @@ def load(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tens
         raise RunError(
             f"{path} is damaged ({cause}); train again, or resume from another checkpoint"
         ) from cause
-    if header.get("version") != str(FORMAT_VERSION):
-        raise RunError(
-            f"{path} has format version {header.get('version')}; this hdccf reads {FORMAT_VERSION}"
-        )
-    return tensors, json.loads(header["facts"])
+    try:
+        about = json.loads(header[_HEADER])
+        version, facts = about["version"], about["facts"]
+    except (KeyError, TypeError, ValueError) as cause:
+        raise RunError(f"{path} is not a checkpoint of hdccf; give the folder of a run") from cause
+    if version != FORMAT_VERSION:
+        raise RunError(f"{path} has format version {version}; this hdccf reads {FORMAT_VERSION}: train again")
+    return tensors, facts
+
+
+def fill(model: Any, tensors: dict[str, Tensor], path: Path) -> None:
+    """Gives a model the weights that were read from `path`."""
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as cause:
+        raise RunError(f"{path} has the weights of another model or other data; train again") from cause
 
 
 def pack_optimizer(optimizer: Optimizer, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -138,5 +138,5 @@ def load_run(path: str | Path) -> Recommender:
     entry = entry_named(run.model)
     model = entry.build(run.settings, split.train, torch.Generator().manual_seed(run.seed))
     tensors, _ = checkpoint.load(run.best)
-    model.load_state_dict(tensors)
+    checkpoint.fill(model, tensors, run.best)
     return Recommender(model, run.settings, split, seed=run.seed, path=run.path, config=run.config)

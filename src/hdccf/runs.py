@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 
+from hdccf.checkpoint import explained
 from hdccf.config import Settings
 from hdccf.data.split import Split
-from hdccf.errors import RunError
-from hdccf.files import atomic_file, write_json
+from hdccf.errors import ConfigError, DataError, RunError
+from hdccf.files import atomic_directory, atomic_file, write_json
 from hdccf.models import entry_named, name_of
 
 FORMAT = "hdccf-run"
@@ -39,6 +40,13 @@ class FitOptions:
     checkpoint_minutes: float = 5.0
     checkpoint_epochs: int = 10
     tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"threads": 1, "checkpoint_minutes": 0, "checkpoint_epochs": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= smallest:
+                raise ConfigError(f"{name}={value} is not possible: it should be {smallest} or more")
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,6 @@ class RunFolder:
             raise RunError(
                 f"{path} is not empty; choose another --out, or go on with hdccf train --resume {path}"
             )
-        path.mkdir(parents=True, exist_ok=True)
-        split.save(path / "split")
         name = name_of(settings)
         config = {
             "format": FORMAT,
@@ -80,27 +86,31 @@ class RunFolder:
             "data": about,
             "options": asdict(options),
         }
-        write_json(path / "environment.json", _environment())
-        # Last, so that a folder with a run.json always has the rest.
-        write_json(path / "run.json", config)
+        # All or nothing: a process that is killed here leaves no folder that is in the way.
+        with explained(path), atomic_directory(path, overwrite=path.exists()) as folder:
+            split.save(folder / "split")
+            write_json(folder / "environment.json", _environment())
+            write_json(folder / "run.json", config)
         return cls(path, name, settings, seed, options, config)
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
         folder = Path(path)
         config = _read_config(folder)
-        entry = entry_named(config["model"])
-        return cls(
-            folder,
-            config["model"],
-            entry.settings(**config["settings"]),
-            config["seed"],
-            FitOptions(**config["options"]),
-            config,
-        )
+        try:
+            settings = entry_named(config["model"]).settings(**config["settings"])
+            options = FitOptions(**config["options"])
+            return cls(folder, config["model"], settings, config["seed"], options, config)
+        except (ConfigError, KeyError, TypeError) as cause:
+            raise RunError(
+                f"{folder}/run.json is damaged or of another hdccf ({cause}); train again"
+            ) from cause
 
     def split(self) -> Split:
-        split = Split.load(self.path / "split")
+        try:
+            split = Split.load(self.path / "split")
+        except DataError as cause:
+            raise RunError(f"the data of run {self.path} cannot be opened ({cause}); train again") from cause
         if split.fingerprint != self.config["split"]["fingerprint"]:
             raise RunError(f"{self.path}/split is not the split that this run was trained on; train again")
         return split
@@ -131,13 +141,15 @@ class RunFolder:
         return records
 
     def log(self, record: dict[str, Any]) -> None:
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with explained(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def forget_after(self, epoch: int) -> None:
         """Takes back the lines of epochs that will be trained again."""
         kept = [record for record in self.metrics() if record["epoch"] <= epoch]
-        with atomic_file(self.path / "metrics.jsonl") as temporary:
+        path = self.path / "metrics.jsonl"
+        with explained(path), atomic_file(path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
 

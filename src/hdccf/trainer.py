@@ -18,9 +18,11 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.split import Split
+from hdccf.devices import device_named, moved
 from hdccf.display import TrainingDisplay
-from hdccf.errors import ConfigError, RunError, TrainingError
-from hdccf.evaluation.ranking import Ranker
+from hdccf.errors import ConfigError, EvaluationError, RunError, TrainingError
+from hdccf.evaluation.metrics import check_names
+from hdccf.evaluation.ranking import Ranker, check_protocols
 from hdccf.files import write_json
 from hdccf.interrupts import Interruptible
 from hdccf.models import entry_named, name_of
@@ -81,14 +83,16 @@ def fit(
             "fit takes a split; make one with hdccf.leave_one_out(data) or another split function"
         )
     options = options or FitOptions()
+    # What cannot be trained is refused before there is a folder of it.
+    training = _Training(split, settings, seed, options, progress, diagnosis)
     run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about or {})
-    return _Training(split, settings, seed, options, run, progress, diagnosis).run()
+    return training.run(run)
 
 
 def resume(path: str | Path, *, progress: bool = False, diagnosis: Diagnosis | None = None) -> Recommender:
     """Goes on with a run from its last checkpoint; ends as it would have ended undisturbed."""
     run = RunFolder.open(path)
-    return _Training(run.split(), run.settings, run.seed, run.options, run, progress, diagnosis).run()
+    return _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis).run(run)
 
 
 class _Training:
@@ -100,13 +104,15 @@ class _Training:
         settings: Settings,
         seed: int,
         options: FitOptions,
-        run: RunFolder | None,
         progress: bool,
         diagnosis: Diagnosis | None,
     ) -> None:
-        self.split, self.settings, self.seed, self.run_folder = split, settings, seed, run
+        self.split, self.settings, self.seed = split, settings, seed
         self.progress, self.options, self.diagnosis = progress, options, diagnosis
-        self.device = _device(options.device)
+        self.run_folder: RunFolder | None = None
+        if isinstance(settings, TrainingSettings):
+            self.metric = _parse_metric(settings.validation_metric)
+        self.device = device_named(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
         build = entry_named(name_of(settings)).build
@@ -117,12 +123,14 @@ class _Training:
         self.best: dict[str, Tensor] = {}
         self.last_checkpoint = time.monotonic()
 
-    def run(self) -> Recommender:
+    def run(self, folder: RunFolder | None) -> Recommender:
+        self.run_folder = folder
         if self.model.groups:
             self._train()
         self._keep_best()
-        if self.run_folder is not None:
-            write_json(self.run_folder.result, self._result())
+        if folder is not None:
+            with checkpoint.explained(folder.result):
+                write_json(folder.result, self._result())
         config = self.run_folder.config if self.run_folder else {}
         path = self.run_folder.path if self.run_folder else None
         return Recommender(
@@ -176,14 +184,15 @@ class _Training:
                     board.add(record)
                     if self.run_folder is not None:
                         self.run_folder.log(record)
-                if self.standing.finished or standing.epoch % self.options.checkpoint_epochs == 1:
+                if self.standing.finished or (standing.epoch - 1) % self.options.checkpoint_epochs == 0:
                     self._checkpoint()
 
     def _step(self, batch: Any, number: int) -> None:
         epoch = self.standing.epoch
         generator = generator_for(self.seed, "step", epoch, number, device=self.device)
-        for objective in self.model.objectives(_to(batch, self.device), generator):
-            values = {"loss": objective.loss.detach(), **objective.terms}
+        for objective in self.model.objectives(moved(batch, self.device), generator):
+            # The terms first: where one of them is at fault it is named, not the sum.
+            values = {**objective.terms, "loss": objective.loss.detach()}
             for name, value in values.items():
                 number_ = float(value)
                 if not math.isfinite(number_):
@@ -199,6 +208,7 @@ class _Training:
         assert isinstance(settings, TrainingSettings)  # noqa: S101 - _train has refused others
         epoch, last = standing.epoch, standing.epoch >= settings.epochs
         record = None
+        self._refuse_lost_weights()
         if epoch % settings.evaluate_every == 0 or last:
             means = {name: total / standing.step for name, total in standing.sums.items()}
             validation = self._validate(ranker, settings.validation_metric)
@@ -221,18 +231,21 @@ class _Training:
         standing.epoch, standing.step, standing.sums = epoch + 1, 0, {}
         return record
 
+    def _refuse_lost_weights(self) -> None:
+        """A loss shows what the step before did to the weights; of an epoch's last step this does."""
+        for name, tensor in self.model.state_dict().items():
+            if not bool(torch.isfinite(tensor).all()):
+                epoch, step = self.standing.epoch, self.standing.step - 1
+                raise TrainingError(_not_finite(name, math.nan, "weights", epoch, step, self.settings))
+
     def _validate(self, ranker: Ranker | None, metric: str) -> dict[str, float]:
-        protocol, _, name = metric.partition(":")
         if ranker is None:
             return {}
-        if not name:
-            raise ConfigError(
-                f"validation_metric={metric!r} names no protocol; write it like sampled:ndcg@10"
-            )
+        protocol, name = self.metric
         return {metric: ranker.measure(self.model.scorer(), (name,), (protocol,))[protocol][name]}
 
     def _diagnose(self, batch: Any) -> dict[str, float]:
-        batch = _to(batch, self.device)
+        batch = moved(batch, self.device)
         found = self.model.diagnose(batch)
         return found if self.diagnosis is None else {**found, **self.diagnosis(self.model, batch)}
 
@@ -247,6 +260,7 @@ class _Training:
         """Leaves the model with its best weights, and a run with a file of them."""
         if not self.best and self.run_folder is not None and self.run_folder.best.exists():
             self.best, _ = checkpoint.load(self.run_folder.best, self.device)
+            checkpoint.fill(self.model, self.best, self.run_folder.best)
         if not self.best:
             self._remember_best()
         self.model.load_state_dict(self.best)
@@ -275,13 +289,20 @@ class _Training:
             run.forget_after(0)
             return
         tensors, facts = checkpoint.load(run.checkpoint, self.device)
-        self.standing = Standing.from_json(facts["standing"])
         of_model = {
             name.removeprefix("model."): x for name, x in tensors.items() if name.startswith("model.")
         }
-        self.model.load_state_dict(of_model)
-        for prefix, optimizer in self._optimizers():
-            checkpoint.unpack_optimizer(optimizer, prefix, tensors, facts["optimizers"])
+        checkpoint.fill(self.model, of_model, run.checkpoint)
+        try:
+            self.standing = Standing.from_json(facts["standing"])
+            for prefix, optimizer in self._optimizers():
+                checkpoint.unpack_optimizer(optimizer, prefix, tensors, facts["optimizers"])
+        except (KeyError, TypeError, ValueError) as cause:
+            raise RunError(
+                f"{run.checkpoint} is not this run's checkpoint ({cause!r}); train again"
+            ) from cause
+        if self.standing.best_epoch and not run.best.exists():
+            raise RunError(f"{run.best} is gone, and with it the best weights so far; train again")
         run.forget_after(self.standing.epoch - 1)
         if self.progress:
             note(f"going on at epoch {self.standing.epoch}, step {self.standing.step}")
@@ -307,22 +328,17 @@ class _Training:
         return {"best_epoch": standing.best_epoch, "best_value": value, "seconds": round(standing.seconds, 3)}
 
 
-def _device(name: str) -> torch.device:
+def _parse_metric(metric: str) -> tuple[str, str]:
+    """Protocol and name of a `validation_metric`, before an epoch is spent on it."""
+    protocol, colon, name = metric.partition(":")
+    if not colon:
+        raise ConfigError(f"validation_metric={metric!r} names no protocol; write it like sampled:ndcg@10")
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as cause:
-        raise ConfigError(f"device={name!r} is not to be had on this machine; take cpu") from cause
-    return device
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    """A batch's tensors on the device that computes; batches are (nested) tuples of them."""
-    if device.type == "cpu" or value is None:
-        return value
-    if isinstance(value, Tensor):
-        return value.to(device)
-    return type(value)(*(_to(part, device) for part in value)) if isinstance(value, tuple) else value
+        check_protocols((protocol,))
+        check_names((name,))
+    except EvaluationError as cause:
+        raise ConfigError(f"validation_metric={metric!r} is not possible: {cause}") from cause
+    return protocol, name
 
 
 def _not_finite(term: str, value: float, group: str, epoch: int, step: int, settings: Settings) -> str:

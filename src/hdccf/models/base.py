@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
@@ -23,6 +23,7 @@ class Objective(NamedTuple):
     """What to show and log beside the loss, detached: its parts, clip rates."""
 
 
+@runtime_checkable
 class Model(Protocol):
     """A model yields its losses with the parameters each one drives; the trainer steps between them.
 
