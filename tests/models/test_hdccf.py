@@ -360,7 +360,7 @@ def test_weights_of_positives_that_vanish_leave_a_loss_of_zero() -> None:
 
 def test_users_of_history_are_their_training_items_and_need_no_parameters() -> None:
     data = random_interactions(4)
-    model = built(data, user_vector="history", history_half_life=2.0, history_length=3)
+    model = built(data, user_vector="history", history_half_life=2.0, history_length=3, history_floor=0.1)
     loops = Literal(model, data)
     scorer = model.scorer()
     measured = scorer.score_block(torch.arange(data.n_users))
@@ -368,7 +368,8 @@ def test_users_of_history_are_their_training_items_and_need_no_parameters() -> N
         past = data.by_user.of(user)[-3:].tolist()
         summed = torch.zeros(3)
         for age, item in enumerate(reversed(past)):
-            summed += 0.5 ** (age / 2.0) * torch.tensor(unit(loops.past[0][item]))
+            weight = 0.1 + 0.9 * 0.5 ** (age / 2.0)
+            summed += weight * torch.tensor(unit(loops.past[0][item]))
         items = torch.tensor(loops.items[0])
         expected = torch.nn.functional.cosine_similarity(summed[None], items)
         assert_equal(measured[user], expected)
