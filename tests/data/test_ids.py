@@ -32,18 +32,20 @@ values = st.lists(
 numbers = st.lists(st.sampled_from([0, 1, -1, 2**63 - 1, -(2**63), 10**12]), min_size=1, max_size=60)
 
 
+@settings(deadline=None)
 @given(values)
 def test_text(column: list[str]) -> None:
     check(group_ids(pl.Series(column), source=""), column)
     check(group_ids(pl.Series(column, dtype=pl.Categorical), source=""), column)
 
 
+@settings(deadline=None)
 @given(numbers)
 def test_integers(column: list[int]) -> None:
     check(group_ids(pl.Series(column), source=""), column)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(values, st.integers(1, 3))
 def test_ids_that_the_first_hash_confuses(column: list[str], kept: int) -> None:
     # The first hash knows `kept` values only, so that nearly every group has to be parted.

@@ -61,6 +61,7 @@ def as_rows(data: Interactions) -> list[Row]:
     return [Row(*map(int, values)) for values in zip(*columns, strict=True)]
 
 
+@settings(deadline=None)
 @given(tables, st.booleans())
 def test_equals_the_literal_version(table: list[Row], times: bool) -> None:
     data = build(table, times=times)
@@ -68,6 +69,7 @@ def test_equals_the_literal_version(table: list[Row], times: bool) -> None:
     assert (data.times is None) == (not times)
 
 
+@settings(deadline=None)
 @given(tables)
 def test_rows_count_once_without_counts(table: list[Row]) -> None:
     data = build(table, counts=False)
@@ -75,6 +77,7 @@ def test_rows_count_once_without_counts(table: list[Row]) -> None:
     assert int(data.counts.sum()) == len(table)
 
 
+@settings(deadline=None)
 @given(tables)
 def test_both_directions_hold_the_pairs(table: list[Row]) -> None:
     data = build(table)
@@ -90,6 +93,7 @@ def test_both_directions_hold_the_pairs(table: list[Row]) -> None:
     assert data.by_user.degrees.tolist() == np.bincount(data.users, minlength=N_USERS).tolist()
 
 
+@settings(deadline=None)
 @given(tables)
 def test_kept_directions_are_the_computed_ones(table: list[Row]) -> None:
     # Reading keeps the transposition that it made on the way; a slice has to make its own.
@@ -101,6 +105,7 @@ def test_kept_directions_are_the_computed_ones(table: list[Row]) -> None:
     assert np.asarray(data.by_item.rows).tolist() == np.asarray(again.by_item.rows).tolist()
 
 
+@settings(deadline=None)
 @given(tables)
 def test_matrix_holds_ones_in_ascending_columns(table: list[Row]) -> None:
     expected = np.zeros((N_USERS, N_ITEMS))
@@ -112,6 +117,7 @@ def test_matrix_holds_ones_in_ascending_columns(table: list[Row]) -> None:
         assert np.all(np.diff(matrix.indices[start:stop]) > 0)
 
 
+@settings(deadline=None)
 @given(tables, st.data())
 def test_subset_and_compact(table: list[Row], data: st.DataObject) -> None:
     whole = build(table)
@@ -230,7 +236,7 @@ def test_fingerprint_tells_everything_apart() -> None:
     assert build(list(table)).fingerprint == base.fingerprint
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(
     ids=st.lists(st.text(), min_size=2, max_size=6, unique=True)
     | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=2, max_size=6, unique=True),

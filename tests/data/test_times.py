@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hdccf.data.times import BadTimeError, to_microseconds
@@ -24,6 +24,7 @@ def read(values: list[Any] | pl.Series, **options: Any) -> list[int]:
     return to_microseconds(series, source="test", **options).tolist()  # type: ignore[no-any-return]
 
 
+@settings(deadline=None)
 @given(st.lists(moments, min_size=1, max_size=5), st.sampled_from([1_000_000, 1_000, 1]))
 def test_epochs_by_magnitude(values: list[datetime], unit: int) -> None:
     numbers = [micros(value) // unit for value in values]
@@ -34,6 +35,7 @@ def test_epochs_by_magnitude(values: list[datetime], unit: int) -> None:
     assert read([micros(value) * 1_000 + 7 for value in values]) == [micros(value) for value in values]
 
 
+@settings(deadline=None)
 @given(st.lists(moments, min_size=1, max_size=5), st.integers(-14 * 60, 14 * 60))
 def test_iso_8601(values: list[datetime], offset: int) -> None:
     expected = [micros(value) for value in values]
@@ -47,6 +49,7 @@ def test_iso_8601(values: list[datetime], offset: int) -> None:
     ) == [value // 1_000 * 1_000 for value in expected]
 
 
+@settings(deadline=None)
 @given(st.lists(st.dates(date(1900, 1, 1), date(2100, 12, 31)), min_size=1, max_size=5))
 def test_dates(values: list[date]) -> None:
     expected = [micros(datetime(value.year, value.month, value.day, tzinfo=UTC)) for value in values]
