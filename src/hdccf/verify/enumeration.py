@@ -1,6 +1,6 @@
 """Propositions 1 and 2 exactly: every batch and every draw of neighbours on data that one can write down."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,6 +22,10 @@ from hdccf.verify.report import Finding
 PART = "Propositions 1 and 2"
 TINY = [(0, 0), (0, 1), (1, 0), (1, 2), (1, 3), (2, 0)]
 """Three users, four items, degrees from 1 to 3; one item that every user has."""
+
+
+Expected = defaultdict[int, Fraction]
+"""How often each item (or user) appears, in expectation; 0 where nothing is said."""
 
 
 def tiny_data() -> Interactions:
@@ -78,7 +82,7 @@ def check_enumeration() -> Iterator[Finding]:
             (graph.pair_users, graph.items_of, graph.users_of),
             (graph.items_of.flat, graph.users_of, graph.items_of),
         ):
-            mean: Counter[int] = Counter()
+            mean: Expected = defaultdict(Fraction)
             for target, node in enumerate(nodes.tolist()):
                 expected = _appearances(sampler, target, nodes, forward)
                 known = forward.flat[forward.starts[node] : forward.starts[node + 1]].tolist()
@@ -98,9 +102,9 @@ def check_enumeration() -> Iterator[Finding]:
 
 def _appearances(
     sampler: EverySampler, target: int, nodes: Int64[Tensor, " pairs"], neighbours: Neighbours
-) -> Counter[int]:
+) -> Expected:
     """How often each column stands among the target's negatives, in expectation; before masking."""
-    expected: Counter[int] = Counter()
+    expected: Expected = defaultdict(Fraction)
     for probability, negatives in sampler.every_side(target, nodes, neighbours):
         log_counts = contrast.in_batch_log_weights(
             negatives, torch.zeros(len(negatives.columns), dtype=torch.float64), mask_observed=False

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -32,7 +32,7 @@ class Finding:
     @classmethod
     def exact(
         cls, part: str, claim: str, predicted: float, measured: float, *, tolerance: float, detail: str = ""
-    ) -> Self:
+    ) -> "Finding":
         """Holds where the measured value is the predicted one but for rounding."""
         region = (predicted - tolerance, predicted + tolerance)
         return cls.accepted(part, claim, predicted, measured, region, detail=detail)
@@ -47,7 +47,7 @@ class Finding:
         region: tuple[float, float],
         *,
         detail: str = "",
-    ) -> Self:
+    ) -> "Finding":
         """Holds where the measured value lies in the region that the prediction gives it."""
         return cls(part, claim, predicted, measured, region, _verdict(region, measured), detail=detail)
 
@@ -63,7 +63,7 @@ class Finding:
         provided: bool = True,
         not_equal: bool = False,
         detail: str = "",
-    ) -> Self:
+    ) -> "Finding":
         """Holds where the measured value's interval has the predicted one (or has not), if `provided`."""
         agrees = _verdict(interval, predicted) == "holds"
         # A measurement that is not a number agrees with nothing, and differs from nothing either.
@@ -72,7 +72,7 @@ class Finding:
         return cls(part, claim, predicted, measured, interval, verdict, not_equal, detail)
 
     @classmethod
-    def unchecked(cls, part: str, claim: str, reason: str) -> Self:
+    def unchecked(cls, part: str, claim: str, reason: str) -> "Finding":
         return cls(part, claim, None, None, None, "not checked", detail=reason)
 
 
