@@ -76,6 +76,8 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     scorer = popular(split)
     whole = hdccf.evaluate(scorer, split, ks=(5, 10), negatives=15)
     monkeypatch.setattr("hdccf.evaluation.ranking._FULL_BLOCK", 120)
+    monkeypatch.setattr("hdccf.evaluation.ranking._FEWEST_ROWS", 1)
+    monkeypatch.setattr("hdccf.evaluation.ranking._COMPARED", 80)
     monkeypatch.setattr("hdccf.evaluation.ranking._SAMPLED_BLOCK", 70)
     pieces = hdccf.evaluate(scorer, split, ks=(5, 10), negatives=15)
     assert pieces.values == whole.values
@@ -138,7 +140,7 @@ def test_validation_leaves_test_items_in_and_test_takes_validation_items_out() -
 
 def test_place_counts_strictly_more_and_the_same() -> None:
     scores = torch.tensor([[1.0, 2.0, 2.0, 3.0], [0.0, 0.0, -torch.inf, 0.0]])
-    found = place(scores, torch.tensor([1, 3, 0]), np.array([0, 2, 3]), torch.empty_like(scores))
+    found = place(scores, torch.tensor([1, 3, 0]), np.array([0, 2, 3]))
     assert found.above.tolist() == [1, 0, 0]
     assert found.tied.tolist() == [2, 1, 3]
 

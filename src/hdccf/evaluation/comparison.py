@@ -101,10 +101,10 @@ class Comparison:
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table(box=box.SIMPLE)
-        table.add_column("")
+        table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
+        table.add_column("", overflow="fold")
         for protocol, metric in self.cells:
-            table.add_column(f"{protocol} {metric}", justify="right")
+            table.add_column(f"{protocol}\n{metric}", justify="right")
         rows = self._rows(bold=("[bold]", "[/bold]"), underlined=("[underline]", "[/underline]"), star="*")
         for system, *cells in rows:
             table.add_row(escape(system), *cells)
@@ -115,19 +115,18 @@ class Comparison:
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table(box=box.SIMPLE)
-        heads = ("", "best", "against", "difference", "95 % interval", "p (t)", "p (Wilcoxon)", "d", "r")
-        for head in heads:
-            table.add_column(head, justify="left" if head in heads[:3] else "right")
+        table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
+        table.add_column("best against", no_wrap=True)
+        table.add_column("", min_width=10, overflow="fold")
+        for head in ("difference (95 % interval)", "p (t)", "p (W)", "d", "r"):
+            table.add_column(head, justify="right", no_wrap=True)
         for test in self.tests:
             result = test.result
             low, high = result.interval
             table.add_row(
                 f"{test.protocol} {test.metric}",
-                escape(test.best),
                 escape(test.other),
-                f"{result.difference:+.4f}",
-                f"{low:+.4f} {high:+.4f}",
+                f"{result.difference:+.4f} ({low:+.3f} to {high:+.3f})",
                 f"{test.holm_t:.1g}",
                 f"{test.holm_wilcoxon:.1g}",
                 f"{result.cohen_d:.2f}",
@@ -156,10 +155,9 @@ class Comparison:
         seeds = sorted({cell.seeds for row in self.cells.values() for cell in row.values()})
         over = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         return (
-            f"Best bold, second underlined; * the best is better than every other with p < {LEVEL} "
-            "(paired t over "
-            f"{self.users:,} users, averaged over {over} seed(s), Holm-corrected); ± standard "
-            "deviation over seeds."
+            f"Best bold, second underlined; * the best is better than every other with p < {LEVEL} (paired t "
+            f"over {self.users:,} users, averaged over {over} seed(s)). Each p (t-test, Wilcoxon) is Holm-"
+            "corrected; d is Cohen's, r the rank-biserial correlation; ± is the deviation over seeds."
         )
 
 

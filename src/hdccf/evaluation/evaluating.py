@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hdccf.errors import EvaluationError
 from hdccf.evaluation import lists as list_metrics
 from hdccf.evaluation import metrics
 from hdccf.evaluation.candidates import CACHE
-from hdccf.evaluation.groups import Group, item_groups, user_groups
+from hdccf.evaluation.groups import Groups, item_groups, user_groups
 from hdccf.evaluation.lists import ListMetrics
 from hdccf.evaluation.metrics import Places, Values
 from hdccf.evaluation.questions import IndexArray, Questions
@@ -103,102 +102,36 @@ class _Workbench:
     lists: ListMetrics
 
     def __post_init__(self) -> None:
+        train = self.questions.split.train
+        self.activity = train.by_user.degrees[self.questions.users]
+        self.groups = {"users": user_groups(self.activity), "items": item_groups(self.lists.counts)}
+        self.asked_group = self.groups["items"].which[self.questions.items]
         self.values: dict[str, dict[str, float]] = {}
         self.columns: dict[str, Values] = {}
-        self.group_values: dict[str, dict[str, dict[str, Any]]] = {
-            "users": {group.name: _described(group) for group in self.user_groups},
-            "items": {group.name: _described(group) for group in self.item_groups},
-        }
-
-    @cached_property
-    def activity(self) -> IndexArray:
-        return self.questions.split.train.by_user.degrees[self.questions.users]
-
-    @cached_property
-    def user_groups(self) -> list[Group]:
-        return user_groups(self.activity)
-
-    @cached_property
-    def item_groups(self) -> list[Group]:
-        return item_groups(self.lists.counts)
+        self.group_values = {kind: _described(groups) for kind, groups in self.groups.items()}
 
     def add_accuracy(self, protocol: str, places: Places) -> None:
         self.values[protocol] = {}
-        asked = self.questions.items
         for name in metrics.names_at(self.ks):
             of_user = metrics.per_user(places, name)
-            self.values[protocol][name] = metrics.mean(of_user)
-            self.columns[f"{protocol}/{name}"] = of_user
-            # An item group is asked about its own held-out items, each ranked as if it were the user's only
-            # one.
+            self._note(protocol, name, of_user)
+            # An item group is asked about its own held-out items, each ranked as if it were the only one.
             of_pair = of_user if places.alone is places else metrics.per_user(places.alone, name)
-            self._note_groups("users", protocol, name, of_user, [group.members for group in self.user_groups])
-            self._note_groups(
-                "items", protocol, name, of_pair, [group.members[asked] for group in self.item_groups]
-            )
+            self._note_groups("items", protocol, name, self.groups["items"].means(of_pair, self.asked_group))
 
     def add_lists(
         self, protocol: str, lists: list_metrics.Lists, similarity_users: int | None, seed: int
     ) -> None:
         sample = _sample(len(lists), similarity_users, seed)
         for k in self.ks:
-            listed = lists[:, :k]
-            found: dict[str, Values] = {
-                "popularity": self.lists.popularity(listed),
-                "novelty": self.lists.novelty(listed),
-            }
-            if len(sample):
-                found["similarity"] = np.full(len(lists), np.nan)
-                found["similarity"][sample] = self.lists.similarity(listed[sample])
-            self.values[protocol][f"coverage@{k}"] = self.lists.coverage(listed)
-            self.values[protocol][f"gini@{k}"] = self.lists.gini(listed)
-            for metric, of_user in found.items():
-                if np.isnan(of_user).all():
-                    continue  # lists of one item have no pairs
-                name = f"{metric}@{k}"
-                self.values[protocol][name] = metrics.mean(of_user)
-                self.columns[f"{protocol}/{name}"] = of_user
-                self._note_groups(
-                    "users", protocol, name, of_user, [group.members for group in self.user_groups]
-                )
-            for group in self.user_groups:
-                noted = self._noted("users", group, protocol)
-                noted[f"coverage@{k}"] = self.lists.coverage(listed[group.members])
-                noted[f"gini@{k}"] = self.lists.gini(listed[group.members])
-            for group in self.item_groups:
-                self._note_items(protocol, group, listed, sample, k)
-
-    def _note_items(
-        self, protocol: str, group: Group, listed: list_metrics.Lists, sample: IndexArray, k: int
-    ) -> None:
-        """An item group is shown the parts of the lists that it takes."""
-        noted = self._noted("items", group, protocol)
-        noted[f"coverage@{k}"] = self.lists.coverage(listed, group.members)
-        noted[f"gini@{k}"] = self.lists.gini(listed, group.members)
-        real = listed >= 0
-        noted[f"exposure@{k}"] = float(np.count_nonzero(real & group.members[listed]) / max(real.sum(), 1))
-        found = {
-            "popularity": self.lists.popularity(listed, group.members),
-            "novelty": self.lists.novelty(listed, group.members),
-        }
-        if len(sample):
-            found["similarity"] = self.lists.similarity(listed[sample], group.members)
-        for metric, of_user in found.items():
-            if not np.isnan(of_user).all():
-                noted[f"{metric}@{k}"] = metrics.mean(of_user)
-
-    def _note_groups(
-        self, kind: str, protocol: str, name: str, values: Values, members: list[NDArray[np.bool_]]
-    ) -> None:
-        groups = self.user_groups if kind == "users" else self.item_groups
-        for group, mask in zip(groups, members, strict=True):
-            inside = values[mask]
-            if len(inside) and not np.isnan(inside).all():
-                self._noted(kind, group, protocol)[name] = metrics.mean(inside)
-
-    def _noted(self, kind: str, group: Group, protocol: str) -> dict[str, float]:
-        values: dict[str, dict[str, float]] = self.group_values[kind][group.name]["values"]
-        return values.setdefault(protocol, {})
+            listed = np.ascontiguousarray(lists[:, :k])
+            self._note_exposure(protocol, listed, k)
+            shares = list_metrics.Shares(listed, self.groups["items"].which, len(self.groups["items"]))
+            for metric, of_item in (("popularity", self.lists.counts), ("novelty", self.lists.bits)):
+                self._note(protocol, f"{metric}@{k}", list_metrics.list_means(of_item, listed))
+                self._note_parts(protocol, f"{metric}@{k}", shares.means(of_item))
+            if k > 1 and len(sample):
+                self._note_similarity(protocol, listed, sample, k)
 
     def frame(self) -> pl.DataFrame:
         """A row for each user, ascending by contiguous id; null where a user has no value."""
@@ -212,12 +145,56 @@ class _Workbench:
         columns |= {name: pl.Series(values[order], nan_to_null=True) for name, values in self.columns.items()}
         return pl.DataFrame(columns)
 
+    def _note(self, protocol: str, name: str, of_user: Values) -> None:
+        self.values[protocol][name] = metrics.mean(of_user)
+        self.columns[f"{protocol}/{name}"] = of_user
+        self._note_groups("users", protocol, name, self.groups["users"].means(of_user))
 
-def _described(group: Group) -> dict[str, Any]:
+    def _note_exposure(self, protocol: str, listed: list_metrics.Lists, k: int) -> None:
+        """Coverage and Gini: of all, of each user group's lists, and of each item group's items."""
+        users, items = self.groups["users"], self.groups["items"]
+        shown = self.lists.shown(listed)
+        of_users = [self.lists.shown(listed[users.which == number]) for number in range(len(users))]
+        of_items = [shown[items.which == number] for number in range(len(items))]
+        for metric, figure in (("coverage", list_metrics.coverage), ("gini", list_metrics.gini)):
+            name = f"{metric}@{k}"
+            self.values[protocol][name] = figure(shown)
+            self._note_groups(
+                "users", protocol, name, dict(zip(users.names, map(figure, of_users), strict=True))
+            )
+            self._note_groups(
+                "items", protocol, name, dict(zip(items.names, map(figure, of_items), strict=True))
+            )
+        shares = [float(part.sum() / max(shown.sum(), 1)) for part in of_items]
+        self._note_groups("items", protocol, f"exposure@{k}", dict(zip(items.names, shares, strict=True)))
+
+    def _note_similarity(self, protocol: str, listed: list_metrics.Lists, sample: IndexArray, k: int) -> None:
+        """Of some users' lists, and of the parts of them that each item group takes."""
+        of_user = np.full(len(listed), np.nan)
+        of_user[sample] = self.lists.similarity(listed[sample])
+        if np.isnan(of_user).all():
+            return
+        self._note(protocol, f"similarity@{k}", of_user)
+        which = self.groups["items"].which[listed[sample]]
+        parts = [np.where(which == number, listed[sample], -1) for number in range(len(self.groups["items"]))]
+        by_group = np.stack([self.lists.similarity(part) for part in parts], axis=1)
+        self._note_parts(protocol, f"similarity@{k}", by_group)
+
+    def _note_parts(self, protocol: str, name: str, by_group: Values) -> None:
+        """From a row for each list and a column for each item group."""
+        which = np.broadcast_to(np.arange(by_group.shape[1]), by_group.shape).ravel()
+        self._note_groups("items", protocol, name, self.groups["items"].means(by_group.ravel(), which))
+
+    def _note_groups(self, kind: str, protocol: str, name: str, means: dict[str, float]) -> None:
+        for group, mean in means.items():
+            self.group_values[kind][group]["values"].setdefault(protocol, {})[name] = mean
+
+
+def _described(groups: Groups) -> dict[str, dict[str, Any]]:
+    described = zip(groups.names, groups.ranges, groups.sizes, strict=True)
     return {
-        "size": int(np.count_nonzero(group.members)),
-        "training_interactions": [group.least, group.most],
-        "values": {},
+        name: {"size": int(size), "training_interactions": [*limits], "values": {}}
+        for name, limits, size in described
     }
 
 
@@ -249,7 +226,7 @@ def _refuse_long_lists(ranker: Ranker, protocol: str, ks: tuple[int, ...]) -> No
 def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], ks: tuple[int, ...]) -> dict[str, int]:
     """What a reader of the numbers should know, counted."""
     questions, split = ranker.questions, ranker.split
-    popularity = np.bincount(split.train.items, minlength=split.n_items)
+    popularity = split.train.by_item.degrees
     facts = {
         "users": len(questions),
         "held_out": len(questions.items),

@@ -22,7 +22,6 @@ from hdccf.errors import EvaluationError
 from hdccf.evaluation.metrics import Values
 
 Lists = NDArray[np.int32]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +39,10 @@ class ListMetrics:
                 f"{self.train.n_items} items"
             )
 
-    @cached_property
+    @property
     def counts(self) -> NDArray[np.int64]:
         """Training interactions of each item."""
-        return np.bincount(self.train.items, minlength=self.train.n_items)
+        return self.train.by_item.degrees
 
     @cached_property
     def bits(self) -> Values:
@@ -63,31 +62,17 @@ class ListMetrics:
         directions.eliminate_zeros()  # so that a row has entries exactly if it has a length
         return directions
 
-    def coverage(self, lists: Lists, items: Mask | None = None) -> float:
-        """Of all items, or of those in the mask."""
-        shown = self._shown(lists, items)
-        return float(np.count_nonzero(shown) / len(shown)) if len(shown) else 0.0
+    def shown(self, lists: Lists) -> NDArray[np.int64]:
+        """How often each item is listed."""
+        # Moved up by one, "no item" is counted as number 0 and dropped.
+        return np.bincount(lists.ravel() + 1, minlength=self.train.n_items + 1)[1:]
 
-    def gini(self, lists: Lists, items: Mask | None = None) -> float:
-        """Σ_k (2k − n − 1)·x_k / (n·Σ x), x ascending; 0 where nothing is shown."""
-        shown = np.sort(self._shown(lists, items))
-        n, total = len(shown), shown.sum()
-        if not total:
-            return 0.0
-        return float((2 * np.arange(1, n + 1) - n - 1) @ shown / (n * total))
-
-    def popularity(self, lists: Lists, items: Mask | None = None) -> Values:
-        return self._list_means(self.counts, lists, items)
-
-    def novelty(self, lists: Lists, items: Mask | None = None) -> Values:
-        return self._list_means(self.bits, lists, items)
-
-    def similarity(self, lists: Lists, items: Mask | None = None) -> Values:
+    def similarity(self, lists: Lists) -> Values:
         """(‖Σ_i x_i‖² − Σ_i ‖x_i‖²)/(n(n − 1)) of the directions x_i: the mean over pairs without pairs.
 
         NaN for a list of fewer than two items.
         """
-        real = lists >= 0 if items is None else (lists >= 0) & items[lists]
+        real = lists >= 0
         sizes = real.sum(1)
         starts = np.concatenate(([0], np.cumsum(sizes)))
         members = sparse.csr_array(
@@ -100,19 +85,48 @@ class ListMetrics:
         means: Values = np.divide(squared - own, pairs, out=np.full(len(lists), np.nan), where=pairs > 0)
         return means
 
-    def _shown(self, lists: Lists, items: Mask | None) -> NDArray[np.int64]:
-        """How often each item is listed."""
-        flat = lists.ravel()
-        # Moved up by one, "no item" is counted as number 0 and dropped.
-        shown = np.bincount(flat + 1, minlength=self.train.n_items + 1)[1:]
-        return shown if items is None else shown[items]
 
-    def _list_means(self, of_item: NDArray[np.number], lists: Lists, items: Mask | None) -> Values:
-        values = of_item[lists]
-        if items is None and lists.size and lists.min() >= 0:
-            return np.asarray(values.mean(1), np.float64)
-        real = lists >= 0 if items is None else (lists >= 0) & items[lists]
-        sizes = real.sum(1)
-        sums = np.where(real, values, 0).sum(1)
-        means: Values = np.divide(sums, sizes, out=np.full(len(lists), np.nan), where=sizes > 0)
-        return means
+def coverage(shown: NDArray[np.int64]) -> float:
+    """The share of items that are shown at all."""
+    return float(np.count_nonzero(shown) / max(len(shown), 1))
+
+
+def gini(shown: NDArray[np.int64]) -> float:
+    """Σ_k (2k − n − 1)·x_k / (n·Σ x), x ascending; 0 where nothing is shown."""
+    ascending = np.sort(shown)
+    n, total = len(ascending), ascending.sum()
+    if not total:
+        return 0.0
+    return float((2 * np.arange(1, n + 1) - n - 1) @ ascending / (n * total))
+
+
+def list_means(of_item: NDArray[np.number], lists: Lists) -> Values:
+    """The mean of an item's figure over each list; NaN for an empty one."""
+    values = of_item[lists]
+    if lists.size and lists.min() >= 0:
+        return np.asarray(values.mean(1), np.float64)
+    real = lists >= 0
+    sizes = real.sum(1)
+    sums = np.where(real, values, 0).sum(1)
+    means: Values = np.divide(sums, sizes, out=np.full(len(lists), np.nan), where=sizes > 0)
+    return means
+
+
+class Shares:
+    """What each group of items takes of each list."""
+
+    def __init__(self, lists: Lists, which: NDArray[np.int64], n_groups: int) -> None:
+        self.shape = (len(lists), n_groups)
+        self._items = lists.ravel()
+        rows = np.repeat(np.arange(len(lists)), lists.shape[1])
+        if self._items.size and self._items.min() < 0:
+            real = self._items >= 0
+            self._items, rows = self._items[real], rows[real]
+        self._cells = rows * n_groups + which[self._items]
+        self._sizes = np.bincount(self._cells, minlength=len(lists) * n_groups)
+
+    def means(self, of_item: NDArray[np.number]) -> Values:
+        """The mean of an item's figure: a row for each list, a column for each group, NaN for no items."""
+        sums = np.bincount(self._cells, weights=of_item[self._items], minlength=len(self._sizes))
+        means: Values = np.divide(sums, self._sizes, out=np.full(len(sums), np.nan), where=self._sizes > 0)
+        return means.reshape(self.shape)

@@ -4,7 +4,6 @@ Users with the most held-out items come first. So the users who have a second, a
 always the leading rows of a block of scores, and ranking several of them takes slices and no copies.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,18 +49,20 @@ class Questions:
             counts += source.degrees[self.users]
         return counts
 
-    def excluded_cells(self, start: int, stop: int) -> Iterator[IndexArray]:
+    def excluded_cells(self, start: int, stop: int) -> IndexArray:
         """The cells of a block of users, numbered row by row, that leave the full ranking."""
-        n_items = self.split.n_items
         users = self.users[start:stop]
-        row_starts = np.arange(len(users), dtype=np.int64) * n_items
-        for source in self.answered:
-            first, last = source.starts[users], source.starts[users + 1]
-            items = _rows_of(source, users, first, last)
-            if len(items):
-                cells = np.repeat(row_starts, last - first)
-                cells += items
-                yield cells
+        bounds = [(source.starts[users], source.starts[users + 1]) for source in self.answered]
+        items = [
+            _rows_of(source, users, first, last)
+            for source, (first, last) in zip(self.answered, bounds, strict=True)
+        ]
+        cells = np.concatenate(items, dtype=np.int64)
+        row_starts = np.arange(len(users)) * self.split.n_items
+        cells += np.repeat(
+            np.tile(row_starts, len(bounds)), np.concatenate([last - first for first, last in bounds])
+        )
+        return cells
 
 
 def ask(split: Split, part: str) -> Questions:

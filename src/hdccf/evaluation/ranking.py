@@ -4,11 +4,13 @@ A rank is kept as two counts, how many candidates score strictly more and how ma
 take their expectation over the random orders of the tied candidates from these; nothing is sorted.
 """
 
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +34,11 @@ PROTOCOLS = ("sampled", "full")
 DEFAULT_MEMORY = 256
 """MiB for a block of scores and what is computed from it."""
 _FULL_BLOCK = 1 << 20
-"""Scores at once in full ranking: about what the processor's caches hold; larger blocks are slower."""
+"""Scores at once in full ranking: about what the processor's caches hold; larger blocks are slower …"""
+_FEWEST_ROWS = 64
+"""… but a product of fewer rows is slower still."""
+_COMPARED = 1 << 17
+"""Scores that are compared at once, for the same reason."""
 _SAMPLED_BLOCK = 1 << 16
 """Scores at once in sampled ranking: each needs its own item vector beside it."""
 _BYTES_A_SCORE = 64
@@ -47,15 +53,11 @@ class Counts(NamedTuple):
     tied: Tensor
 
 
-def place(
-    scores: Float[Tensor, "b c"], columns: Int64[Tensor, " p"], starts: IndexArray, work: Float[Tensor, "b c"]
-) -> Counts:
+def place(scores: Float[Tensor, "b c"], columns: Int64[Tensor, " p"], starts: IndexArray) -> Counts:
     """The place of every held-out item among its row's candidates.
 
     The held-out items of row k are `columns[starts[k]:starts[k + 1]]`; rows with more of them come first.
-    What is no candidate has the score −∞. `work` is overwritten: comparisons written as 0.0 and 1.0 are
-    summed several times faster than booleans, and exactly, as long as the type holds every integer up to
-    the row's length.
+    What is no candidate has the score −∞.
     """
     held_out = np.diff(starts)
     first = torch.from_numpy(starts[:-1])
@@ -64,16 +66,41 @@ def place(
         torch.empty(len(columns), dtype=torch.int64),
         torch.empty(len(columns), dtype=torch.int64),
     )
+    work = torch.empty(_rows_compared(scores), scores.shape[1], dtype=_counting_type(scores.shape[1]))
     for turn in range(int(held_out[0])):
         rows = int(np.count_nonzero(held_out > turn))
         pairs = first[:rows] + turn
         own = scores[:rows].gather(1, columns[pairs, None])
-        above = torch.gt(scores[:rows], own, out=work[:rows]).sum(1)
-        reached = torch.ge(scores[:rows], own, out=work[:rows]).sum(1)
         found.scores[pairs] = own[:, 0]
-        found.above[pairs] = above.long()
-        found.tied[pairs] = (reached - above).long()
+        above, reached = _compare(scores[:rows], own, work)
+        found.above[pairs] = above
+        found.tied[pairs] = reached - above
     return found
+
+
+def _compare(
+    scores: Float[Tensor, "b c"], own: Float[Tensor, "b 1"], work: Float[Tensor, "w c"]
+) -> tuple[Int64[Tensor, " b"], Int64[Tensor, " b"]]:
+    """How many scores of each row are above its own one, and how many at least as high.
+
+    Comparisons are written into `work` as 0.0 and 1.0: they are summed much faster than booleans.
+    """
+    above, reached = [], []
+    for start in range(0, len(scores), len(work)):
+        some, its_own = scores[start : start + len(work)], own[start : start + len(work)]
+        space = work[: len(some)]
+        above.append(torch.gt(some, its_own, out=space).sum(1))
+        reached.append(torch.ge(some, its_own, out=space).sum(1))
+    return torch.cat(above).long(), torch.cat(reached).long()
+
+
+def _rows_compared(scores: Tensor) -> int:
+    return max(1, min(len(scores), _COMPARED // scores.shape[1]))
+
+
+def _counting_type(columns: int) -> torch.dtype:
+    """A type that holds every integer up to the length of a row, so that sums of ones are exact."""
+    return torch.float32 if columns < 1 << 24 else torch.float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,13 +176,24 @@ class Ranker:
         negatives = self.candidates(protocol) - questions.held_out
         return Ranking(Places.among(questions.starts, scores, above, tied, negatives), lists)
 
+    def judge(self, lists: NDArray[np.integer[Any]]) -> Places:
+        """The places of held-out items in lists that others made: a row for each question, best first.
+
+        What is in no list has a place beyond them all: metrics hold up to the lists' length, AUC does not.
+        """
+        questions = self.questions
+        rows = np.repeat(np.arange(len(questions)), questions.held_out)
+        hits = lists[rows] == questions.items[:, None]
+        above = np.where(hits.any(1), hits.argmax(1), self.split.n_items)
+        negatives = self.candidates("full") - questions.held_out
+        return Places.among(questions.starts, -above, above, np.ones_like(above), negatives)
+
     def _rows_at_once(self, columns: int, fastest: int) -> int:
         return max(1, min(fastest // columns, self._memory // (_BYTES_A_SCORE * columns)))
 
     def _full(self, scorer: Scorer, lists: NDArray[np.int32] | None) -> Iterator[tuple[int, int, Counts]]:
         questions, n_items = self.questions, self.split.n_items
-        rows = self._rows_at_once(n_items, _FULL_BLOCK)
-        work = torch.empty(min(rows, len(questions)), n_items, dtype=_counting_type(n_items))
+        rows = self._rows_at_once(n_items, max(_FULL_BLOCK, _FEWEST_ROWS * n_items))
         for start in range(0, len(questions), rows):
             stop = min(start + rows, len(questions))
             users = torch.from_numpy(questions.users[start:stop])
@@ -163,9 +201,7 @@ class Ranker:
             pairs = slice(int(questions.starts[start]), int(questions.starts[stop]))
             columns = torch.from_numpy(questions.items[pairs])
             with _without(scores, questions.excluded_cells(start, stop)):
-                found = place(
-                    scores, columns, questions.starts[start : stop + 1] - pairs.start, work[: stop - start]
-                )
+                found = place(scores, columns, questions.starts[start : stop + 1] - pairs.start)
                 if lists is not None:
                     lists[start:stop] = top_items(scores, lists.shape[1], users, self.seed).numpy()
             self._refuse_training_items(found, pairs.start)
@@ -190,7 +226,7 @@ class Ranker:
             users = torch.from_numpy(questions.users[start:stop])
             scores = _checked(scorer.score_rows(users, asked.clamp(min=0)), (stop - start, width), scorer)
             scores = scores.masked_fill(asked < 0, -torch.inf)
-            yield start, stop, place(scores, torch.from_numpy(columns), starts, torch.empty_like(scores))
+            yield start, stop, place(scores, torch.from_numpy(columns), starts)
             start = stop
 
     def _refuse_training_items(self, found: Counts, first_pair: int) -> None:
@@ -208,24 +244,16 @@ class Ranker:
         )
 
 
-class _without:  # noqa: N801 - reads as a word: with _without(scores, cells)
-    """Sets cells of a block to −∞ and puts the scores back: the tensor may be the scorer's own."""
-
-    def __init__(self, scores: Tensor, cells: Iterator[IndexArray]) -> None:
-        self._flat = scores.view(-1)
-        self._cells = cells
-        self._saved: list[tuple[Tensor, Tensor]] = []
-
-    def __enter__(self) -> None:
-        for numbers in self._cells:
-            index = torch.from_numpy(numbers)
-            self._saved.append((index, self._flat.take(index)))
-        for index, _ in self._saved:
-            self._flat.index_fill_(0, index, -torch.inf)
-
-    def __exit__(self, *_: object) -> None:
-        for index, values in self._saved:
-            self._flat.put_(index, values)
+@contextmanager
+def _without(scores: Tensor, cells: IndexArray) -> Iterator[None]:
+    """Sets cells of a block to −∞, and then puts the scores back: the tensor may be the scorer's own."""
+    flat, index = scores.view(-1), torch.from_numpy(cells)
+    saved = flat.index_select(0, index)
+    flat.index_fill_(0, index, -torch.inf)
+    try:
+        yield
+    finally:
+        flat.put_(index, saved)
 
 
 def _checked(scores: Tensor, shape: tuple[int, int], scorer: Scorer) -> Tensor:
@@ -238,7 +266,7 @@ def _checked(scores: Tensor, shape: tuple[int, int], scorer: Scorer) -> Tensor:
     if not scores.is_floating_point() or scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
     # One number tells of any NaN or infinity in the block; only then is it worth looking where.
-    if not torch.isfinite(scores.sum()):
+    if not math.isfinite(scores.sum().item()):
         wrong = int(torch.count_nonzero(~torch.isfinite(scores)))
         if wrong:
             raise EvaluationError(
@@ -247,10 +275,6 @@ def _checked(scores: Tensor, shape: tuple[int, int], scorer: Scorer) -> Tensor:
                 "means nothing; look for a diverged training or a division by zero in the model"
             )
     return scores.contiguous()
-
-
-def _counting_type(columns: int) -> torch.dtype:
-    return torch.float32 if columns < 1 << 24 else torch.float64
 
 
 def check_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ class Evaluation:
         for name, group in self.groups[kind].items():
             least, most = group["training_interactions"]
             cells = [_number(group["values"].get(protocol, {}).get(metric)) for protocol, metric in wanted]
-            rows.append([name, f"{least} to {most}", f"{group['size']:,}", *cells])
+            rows.append([name, f"{least}–{most}", f"{group['size']:,}", *cells])
         return head, rows
 
     # -- on disk ---------------------------------------------------------------------------------------------
@@ -170,9 +170,10 @@ def _rich_table(head: list[str], rows: list[list[str]]) -> "RenderableType":
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE)
+    table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
     for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number else "left")
+        # One word a line: the columns stay as narrow as their numbers.
+        table.add_column(name.replace(" ", "\n"), justify="right" if number else "left")
     for row in rows:
         table.add_row(*row)
     return table

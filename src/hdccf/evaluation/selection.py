@@ -1,5 +1,6 @@
 """The best K of each row, exactly, and in a random but reproducible order where scores tie."""
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
@@ -27,26 +28,42 @@ def top_items(
     return chosen
 
 
-def _top(scores: Float[Tensor, "b c"], k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk`, faster on long rows: the best k are in the k groups with the best maxima.
+def _top(scores: Float[Tensor, "b c"], k: int) -> tuple[Float[Tensor, "b {k}"], Int64[Tensor, "b {k}"]]:
+    """What `torch.topk` gives, faster: the best k are in the k groups with the best maxima.
 
-    Column c belongs to group c mod m, so that taking the maxima runs along memory; the last columns, too
-    few for another layer, are always looked at.
+    Column c belongs to group c mod m, so that taking the maxima runs along memory; the last columns, too few
+    for another layer, are always looked at. NumPy selects with vector instructions, on one thread faster than
+    `torch.topk` on two.
     """
     n = scores.shape[1]
     layers = 1
     while (2 * layers) ** 2 * k <= n:
         layers *= 2
     if layers < 4:
-        return torch.topk(scores, k, dim=1)
+        return _sorted_best(scores, torch.arange(n).expand(len(scores), -1), k)
     groups = n // layers
-    layered = scores.as_strided((len(scores), layers, groups), (n, groups, 1))
-    best = torch.topk(layered.amax(1), k, dim=1, sorted=False).indices
+    maxima = scores.as_strided((len(scores), layers, groups), (n, groups, 1)).amax(1)
+    best = _best(maxima, k)
     columns = (best[:, None, :] + (torch.arange(layers) * groups)[:, None]).flatten(1)
     rest = torch.arange(groups * layers, n).expand(len(scores), -1)
     columns = torch.cat((columns, rest), 1)
-    values, places = torch.topk(scores.gather(1, columns), k, dim=1)
-    return values, columns.gather(1, places)
+    return _sorted_best(scores.gather(1, columns), columns, k)
+
+
+def _best(values: Float[Tensor, "b c"], k: int) -> Int64[Tensor, "b {k}"]:
+    """Where the k highest values of each row are, in any order."""
+    n = values.shape[1]
+    return torch.from_numpy(np.argpartition(values.numpy(), n - k, axis=1)[:, n - k :])
+
+
+def _sorted_best(
+    values: Float[Tensor, "b c"], columns: Int64[Tensor, "b c"], k: int
+) -> tuple[Float[Tensor, "b {k}"], Int64[Tensor, "b {k}"]]:
+    """The k highest values of each row, highest first, and their columns."""
+    best = _best(values, k)
+    best_values = values.gather(1, best)
+    order = torch.from_numpy(np.argsort(-best_values.numpy(), axis=1))
+    return best_values.gather(1, order), columns.gather(1, best.gather(1, order))
 
 
 def _shuffled_ties(
