@@ -35,7 +35,16 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def quick(kind: str = "history", **values: Any) -> HDCCF:
     """About four steps an epoch on `graphs.small_split`."""
-    chosen = {"embedding_dim": 4, "epochs": 3, "learning_rate": 0.02, "block_users": 10, "batch_size": 64}
+    chosen: dict[str, Any] = {
+        "embedding_dim": 4,
+        "epochs": 3,
+        "evaluate_every": 1,
+        "patience": 10,
+        "learning_rate": 0.02,
+        "optimizer": "adam",
+        "block_users": 10,
+        "batch_size": 64,
+    }
     return HDCCF(**{**chosen, **KINDS[kind], **values})
 
 

@@ -324,7 +324,8 @@ class _Training:
 
     def _result(self) -> dict[str, Any]:
         standing = self.standing
-        value = standing.best_value if math.isfinite(standing.best_value) else None
+        judged = math.isfinite(standing.best_value) and len(self.split.validation) > 0
+        value = standing.best_value if judged else None
         return {"best_epoch": standing.best_epoch, "best_value": value, "seconds": round(standing.seconds, 3)}
 
 
