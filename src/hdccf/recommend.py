@@ -1,5 +1,6 @@
 """A trained model answering, under the user's own ids."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hdccf import checkpoint
@@ -18,6 +20,9 @@ from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
 from hdccf.runs import RunFolder
 from hdccf.scoring import Scorer
+
+Users = Sequence[Any] | pl.Series | NDArray[Any]
+"""Users by their own ids."""
 
 _ROWS_AT_ONCE = 1 << 22
 """Scores held at once when recommending: 16 MB."""
@@ -71,9 +76,7 @@ class Recommender:
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
         return self._scorer.score_rows(users, items)
 
-    def recommend(
-        self, users: list[Any] | pl.Series, k: int = 10, *, include_seen: bool = False
-    ) -> pl.DataFrame:
+    def recommend(self, users: Users, k: int = 10, *, include_seen: bool = False) -> pl.DataFrame:
         """The k best items of each user, best first, as rows of user, rank, item, score (and title).
 
         Training items are left out unless asked for; a user with fewer than k others gets fewer.
@@ -91,8 +94,10 @@ class Recommender:
             parts.append(self._rows(block, items, best))
         return pl.concat(parts) if parts else self._rows(codes, codes.new_zeros(0, 0), torch.zeros(0, 0))
 
-    def user_codes(self, users: list[Any] | pl.Series) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def user_codes(self, users: Users) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """The contiguous ids of users given by their own; integers and their texts both serve."""
+        if isinstance(users, str | int):
+            raise ConfigError(f"users={users!r} is one id; give a list of them, as in [{users!r}]")
         index = self.split.train.user_index
         kind = int if self.split.train.user_ids.dtype.is_integer() else str
         codes = np.empty(len(users), np.int64)
