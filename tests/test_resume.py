@@ -250,5 +250,5 @@ def test_a_folder_that_is_damaged_or_none_is_told_in_one_line(
         resume(tmp_path / "run")
     (tmp_path / "run" / "best.safetensors").write_bytes(best)
     resume(tmp_path / "run")
-    with pytest.raises(RunError, match="is not a run"):
+    with pytest.raises(RunError, match="holds no run"):
         resume(tmp_path)

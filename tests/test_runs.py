@@ -99,8 +99,8 @@ def with_config(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "another"}, "is not a run's"),
-        ({"version": 2}, "has format version 2; this hdccf reads 1: train again, or install the hdccf that"),
+        ({"format": "another"}, "holds no run"),
+        ({"version": 2}, "has format version 2; this hdccf reads version 1: train again, or install the hdccf that"),
         ({"model": "ncf"}, r"run.json is damaged or of another hdccf \(model='ncf' is unknown"),
         ({"settings": {"temperature": -1}}, "run.json is damaged or of another hdccf .temperature=-1"),
         ({"settings": {"warmth": 1}}, "HDCCF has no setting 'warmth'"),
@@ -131,7 +131,7 @@ def test_other_damage_is_told_in_one_line_as_well(trained: Path, tmp_path: Path)
     cases.append((folder, "run.json is damaged; train again"))
     folder = broken("list")
     (folder / "run.json").write_text("[]")
-    cases.append((folder, "is not a run's"))
+    cases.append((folder, "holds no run"))
     folder = broken("pairs")
     pairs = folder / "split" / "train" / "pairs.parquet"
     pairs.write_bytes(pairs.read_bytes()[:-30])
@@ -148,9 +148,9 @@ def test_other_damage_is_told_in_one_line_as_well(trained: Path, tmp_path: Path)
     folder = broken("other-weights")
     (folder / "best.safetensors").write_bytes((folder / "checkpoint.safetensors").read_bytes())
     cases.append((folder, "has the weights of another model or other data"))
-    cases.append((tmp_path, "is not a run .it has no run.json"))
-    cases.append((tmp_path / "nowhere", "is not a run .it has no run.json"))
-    cases.append((folder / "run.json", "is not a run .it has no run.json"))
+    cases.append((tmp_path, "holds no run .no run.json"))
+    cases.append((tmp_path / "nowhere", "holds no run .no run.json"))
+    cases.append((folder / "run.json", "holds no run .no run.json"))
     for folder, message in cases:
         with pytest.raises(RunError, match=message) as caught:
             load_run(folder)

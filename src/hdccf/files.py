@@ -69,6 +69,32 @@ def write_json(path: Path, value: Any) -> None:
         )
 
 
+def read_described(
+    file: Path, what: str, *, kind: str, version: int, writer: str, remedy: str, error: type[HdccfError]
+) -> dict[str, Any]:
+    """The JSON that describes a folder, checked to be of this kind and version.
+
+    `what` is what the folder should hold, `writer` what would have written it, `remedy` what to do if it is
+    damaged or of another version.
+    """
+    folder = file.parent
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as cause:
+        missing = f"{folder} holds no {what} (no {file.name}); give a folder that {writer} wrote"
+        raise error(missing) from cause
+    except ValueError as cause:
+        raise error(f"{file} is damaged; {remedy}") from cause
+    if not isinstance(found, dict) or found.get("format") != kind:
+        raise error(f"{folder} holds no {what}; give a folder that {writer} wrote")
+    if found.get("version") != version:
+        raise error(
+            f"{folder} has format version {found.get('version')}; this hdccf reads version {version}: "
+            f"{remedy}, or install the hdccf that wrote it"
+        )
+    return found
+
+
 def _flush_to_disk(path: Path) -> None:
     """Without this a power cut after the rename could leave the new name with the old nothing in it."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -23,7 +23,7 @@ from hdccf.checkpoint import explained
 from hdccf.config import Settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError, RunError
-from hdccf.files import atomic_directory, atomic_file, write_json
+from hdccf.files import atomic_directory, atomic_file, read_described, write_json
 from hdccf.models import entry_named, name_of
 
 FORMAT = "hdccf-run"
@@ -163,22 +163,15 @@ def free_folder(root: Path, stem: str) -> Path:
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as cause:
-        raise RunError(
-            f"{folder} is not a run (it has no run.json); give a folder that hdccf train wrote"
-        ) from cause
-    except ValueError as cause:
-        raise RunError(f"{folder}/run.json is damaged; train again") from cause
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise RunError(f"{folder}/run.json is not a run's; give a folder that hdccf train wrote")
-    if config.get("version") != FORMAT_VERSION:
-        raise RunError(
-            f"{folder} has format version {config.get('version')}; this hdccf reads {FORMAT_VERSION}: "
-            "train again, or install the hdccf that wrote it"
-        )
-    return config
+    return read_described(
+        folder / "run.json",
+        "run",
+        kind=FORMAT,
+        version=FORMAT_VERSION,
+        writer="hdccf train",
+        remedy="train again",
+        error=RunError,
+    )
 
 
 def _environment() -> dict[str, Any]:

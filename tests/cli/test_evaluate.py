@@ -154,4 +154,4 @@ def test_what_is_refused(runs: dict[str, str], capsys: pytest.CaptureFixture[str
     assert "['sampled', 'full', 'both']" in error_of(capsys, "evaluate", popular, "--protocol", "all")
     assert "['validation', 'test']" in error_of(capsys, "evaluate", popular, "--part", "train")
     assert "choose one" in error_of(capsys, "evaluate", popular, "--json", "--markdown")
-    assert "is not a run" in error_of(capsys, "evaluate", str(tmp_path))
+    assert "holds no run" in error_of(capsys, "evaluate", str(tmp_path))

@@ -6,7 +6,6 @@ rows themselves; CSR by item is one counting sort away and kept.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +30,7 @@ from hdccf.data.adjacency import (
     without_repeats,
 )
 from hdccf.errors import DataError
-from hdccf.files import atomic_directory, write_json
+from hdccf.files import atomic_directory, read_described, write_json
 
 __all__ = ["Adjacency", "IntArray", "Interactions", "TimeArray", "stable_order"]
 
@@ -317,22 +316,15 @@ def _check_codes(codes: IntArray, size: int, kind: str) -> None:
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as cause:
-        raise DataError(
-            f"{folder} holds no saved interactions (no meta.json); give a folder that save() wrote"
-        ) from cause
-    except ValueError as cause:
-        raise DataError(f"{folder}/meta.json is damaged; save the interactions again") from cause
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise DataError(f"{folder} holds no saved interactions; give a folder that save() wrote")
-    if meta.get("version") != FORMAT_VERSION:
-        raise DataError(
-            f"{folder} has format version {meta.get('version')}; this hdccf reads version {FORMAT_VERSION}: "
-            "save the interactions again, or install the hdccf that wrote them"
-        )
-    return meta
+    return read_described(
+        folder / "meta.json",
+        "saved interactions",
+        kind=FORMAT,
+        version=FORMAT_VERSION,
+        writer="save()",
+        remedy="save the interactions again",
+        error=DataError,
+    )
 
 
 def _one_line(cause: Exception) -> str:

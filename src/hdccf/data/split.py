@@ -1,7 +1,6 @@
 """`Split`: interactions in three parts under one set of ids, and what the cut left without training data."""
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from hdccf.data.interactions import Interactions
 from hdccf.errors import DataError
-from hdccf.files import atomic_directory, write_json
+from hdccf.files import atomic_directory, read_described, write_json
 
 PARTS = ("train", "validation", "test")
 
@@ -152,21 +151,15 @@ def without_training(train: Interactions, validation: Interactions, test: Intera
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    except OSError as cause:
-        raise DataError(
-            f"{folder} holds no saved split (no meta.json); give a folder that save() wrote"
-        ) from cause
-    except ValueError as cause:
-        raise DataError(f"{folder}/meta.json is damaged; save the split again") from cause
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        raise DataError(f"{folder} holds no saved split; give a folder that Split.save() wrote")
-    if meta.get("version") != FORMAT_VERSION:
-        raise DataError(
-            f"{folder} has format version {meta.get('version')}; this hdccf reads version {FORMAT_VERSION}: "
-            "save the split again, or install the hdccf that wrote it"
-        )
+    meta = read_described(
+        folder / "meta.json",
+        "saved split",
+        kind=FORMAT,
+        version=FORMAT_VERSION,
+        writer="Split.save()",
+        remedy="save the split again",
+        error=DataError,
+    )
     if not {"method", "facts", "fingerprint"} <= meta.keys():
         raise DataError(f"{folder}/meta.json is damaged; save the split again")
     return meta
