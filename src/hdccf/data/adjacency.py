@@ -29,6 +29,17 @@ class Adjacency(NamedTuple):
         return np.diff(self.starts)
 
 
+class Collapsed(NamedTuple):
+    """Rows without repeated pairs, and both adjacencies."""
+
+    users: IntArray
+    items: IntArray
+    times: TimeArray | None
+    counts: IntArray
+    by_user: Adjacency
+    by_item: Adjacency
+
+
 def history_order(users: IntArray, times: TimeArray | None) -> NDArray[np.int64] | None:
     """The order by user, then time, then arrival; None where the rows have it already."""
     order = None
@@ -87,6 +98,27 @@ def transpose(starts: NDArray[np.int64], items: IntArray, n_items: int) -> Adjac
     )
     columns = numbered.tocsc()
     return Adjacency(columns.indptr.astype(np.int64), columns.indices, columns.data)
+
+
+def collapse(
+    starts: NDArray[np.int64],
+    items: IntArray,
+    times: TimeArray | None,
+    counts: NDArray[np.integer[Any]] | None,
+    n_items: int,
+) -> Collapsed:
+    """Collapses repeats in histories: the first row of a pair stays, and gets the sum of its counts."""
+    users = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+    often: IntArray = np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
+    by_item = transpose(starts, items, n_items)
+    repeats = find_repeats(by_item)
+    if repeats is not None:
+        kept, often = add_up_repeats(by_item, repeats, often)
+        users, items = users[kept], items[kept]
+        times = None if times is None else times[kept]
+        starts = starts_without(starts, kept)
+        by_item = without_repeats(by_item, repeats, kept)
+    return Collapsed(users, items, times, often, Adjacency(starts, items, slice(None)), by_item)
 
 
 def find_repeats(by_item: Adjacency) -> NDArray[np.bool_] | None:

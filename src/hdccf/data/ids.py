@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hdccf.data import compiled
 from hdccf.data.interactions import stable_order
 from hdccf.errors import SourceError
 
@@ -58,6 +59,29 @@ class Groups:
             first = stop
 
 
+@dataclass(frozen=True)
+class Numbered:
+    """What a large column of texts becomes: each row's number, in order of first appearance."""
+
+    vocabulary: pl.Series
+    """The id of each number."""
+    numbers: NDArray[np.int32]
+    """The number of each row."""
+
+    def codes(self) -> NDArray[np.int32]:
+        """The number of each row, under the name that `Groups` has for it."""
+        return self.numbers
+
+
+def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> Numbered:
+    """The same numbers as `group_ids` gives; a large column of texts goes through a compiled hash table."""
+    if ids.dtype == pl.String and compiled.worthwhile(len(ids)):
+        numbers, firsts = compiled.number_texts(ids)
+        return Numbered(_vocabulary(ids.gather(firsts), typed), numbers)
+    groups = group_ids(ids, source=source, typed=typed)
+    return Numbered(groups.vocabulary, groups.codes())
+
+
 def group_ids(ids: pl.Series, *, source: str, typed: bool = True) -> Groups:
     """Groups text, integers or categories; there must be no nulls.
 
@@ -70,12 +94,14 @@ def group_ids(ids: pl.Series, *, source: str, typed: bool = True) -> Groups:
     sizes = np.diff(places, append=len(rows))
     by_appearance = stable_order(rows[places])
     places, sizes = places[by_appearance], sizes[by_appearance]
-    vocabulary = ids.gather(rows[places])
-    if vocabulary.dtype != pl.Int64:
-        vocabulary = vocabulary.cast(pl.String)
-        if not typed and _are_integers(vocabulary):
-            vocabulary = vocabulary.cast(pl.Int64)
-    return Groups(vocabulary, rows, places, sizes)
+    return Groups(_vocabulary(ids.gather(rows[places]), typed), rows, places, sizes)
+
+
+def _vocabulary(ids: pl.Series, typed: bool) -> pl.Series:
+    if ids.dtype == pl.Int64:
+        return ids
+    texts = ids.cast(pl.String)
+    return texts.cast(pl.Int64) if not typed and _are_integers(texts) else texts
 
 
 def _as_text_or_integers(ids: pl.Series, source: str) -> pl.Series:

@@ -17,17 +17,15 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hdccf.data import compiled
 from hdccf.data.adjacency import (
     Adjacency,
     IntArray,
     TimeArray,
-    add_up_repeats,
-    find_repeats,
+    collapse,
     history_order,
     stable_order,
-    starts_without,
     transpose,
-    without_repeats,
 )
 from hdccf.errors import DataError
 from hdccf.files import atomic_directory, read_described, write_json
@@ -106,27 +104,24 @@ class Interactions:
         times: TimeArray | None = None,
         counts: NDArray[np.integer[Any]] | None = None,
         titles: pl.Series | None = None,
+        reuse: bool = False,
     ) -> "Interactions":
-        """Collapses repeats in sorted rows: user `k` has `items[starts[k]:starts[k + 1]]`, by time."""
+        """Collapses repeats in sorted rows: user `k` has `items[starts[k]:starts[k + 1]]`, by time.
+
+        `reuse` says that nobody else needs the arrays, which may then be overwritten.
+        """
         what: IntArray = items.astype(np.int32, copy=False)
         _check_codes(what, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
-        users = np.repeat(np.arange(len(user_ids), dtype=np.int32), np.diff(starts))
-        often: IntArray = (
-            np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
-        )
-        by_item = transpose(starts, what, len(item_ids))
-        repeats = find_repeats(by_item)
-        if repeats is not None:
-            kept, often = add_up_repeats(by_item, repeats, often)
-            users, what = users[kept], what[kept]
-            times = None if times is None else times[kept]
-            starts = starts_without(starts, kept)
-            by_item = without_repeats(by_item, repeats, kept)
-        made = cls(users, what, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
+        if compiled.worthwhile(len(what)):
+            often = None if counts is None else counts.astype(np.int32, copy=False)
+            done = compiled.collapse(starts, what, times, often, len(item_ids), reuse=reuse)
+        else:
+            done = collapse(starts, what, times, counts, len(item_ids))
+        made = cls(*done[:4], user_ids.rename("user"), item_ids.rename("item"), titles)
         # The transposition that looked for repeats is the one that `by_item` would make: keep it.
-        made.__dict__.update(by_user=Adjacency(starts, what, slice(None)), by_item=by_item)
+        made.__dict__.update(by_user=done.by_user, by_item=done.by_item)
         return made
 
     # -- what is in it ---------------------------------------------------------------------------------------

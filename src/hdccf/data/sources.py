@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hdccf.data import compiled
 from hdccf.data.columns import Columns, choose_columns
-from hdccf.data.ids import Groups, group_ids
+from hdccf.data.ids import Groups, Numbered, group_ids, number_ids
 from hdccf.data.interactions import Interactions
 from hdccf.data.tables import Opened, Table, TextOptions, open_frame, open_parquet, open_several
 from hdccf.data.text import open_csv, open_jsonl
@@ -256,11 +257,12 @@ def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
 
 def _group_both(
     parts: dict[str, pl.Series], columns: Columns, source: str, typed: bool
-) -> tuple[Groups, Groups]:
+) -> tuple[Groups | Numbered, Groups | Numbered]:
     """Users and items at the same time, each on a processor of its own; empties `parts`."""
+    mapped = number_ids if compiled.worthwhile(len(parts[columns.user])) else group_ids
     with ThreadPoolExecutor(2) as pool:
         users, items = pool.map(
-            lambda name: group_ids(parts.pop(name), source=source, typed=typed), (columns.user, columns.item)
+            lambda name: mapped(parts.pop(name), source=source, typed=typed), (columns.user, columns.item)
         )
     for kind, name, groups in (("user", columns.user, users), ("item", columns.item, items)):
         if len(groups.vocabulary) < 2:
@@ -271,9 +273,25 @@ def _group_both(
 
 
 def _build(
-    users: Groups, items: Groups, times: NDArray[np.int64] | None, titles: pl.Series | None
+    users: Groups | Numbered,
+    items: Groups | Numbered,
+    times: NDArray[np.int64] | None,
+    titles: pl.Series | None,
 ) -> Interactions:
     codes = items.codes()
+    if isinstance(users, Numbered):
+        starts, their_items, their_times = compiled.histories(
+            users.numbers, codes, times, len(users.vocabulary)
+        )
+        return Interactions.from_histories(
+            starts,
+            their_items,
+            user_ids=users.vocabulary,
+            item_ids=items.vocabulary,
+            times=their_times,
+            titles=titles,
+            reuse=True,
+        )
     if times is not None and not bool(np.all(times[1:] >= times[:-1])):
         return Interactions.from_codes(
             users.codes(),
@@ -318,7 +336,7 @@ def _times(table: Table, columns: Columns, source: str, time_format: str | None)
         ) from bad
 
 
-def _titles(titles: pl.Series, items: Groups) -> pl.Series:
+def _titles(titles: pl.Series, items: Groups | Numbered) -> pl.Series:
     """The first title that is given for each item."""
     frame = pl.DataFrame({"item": items.codes(), "title": titles.cast(pl.String)}).drop_nulls()
     named = frame.unique("item", keep="first", maintain_order=True)

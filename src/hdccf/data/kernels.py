@@ -1,0 +1,165 @@
+"""Compiled loops for large sources: one pass each, without the temporaries that whole-array steps need.
+
+This file is imported only where numba is installed and a source is large (`hdccf.data.compiled` decides).
+Every kernel has a NumPy way elsewhere that gives the same, which the tests hold against it. All of them let go
+of the interpreter's lock, so that two threads can work on two halves.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_Ints = NDArray[np.int32]
+_Longs = NDArray[np.int64]
+_Keys = NDArray[np.uint64]
+
+
+@njit(cache=True, nogil=True)
+def _slot(low: np.uint64, high: np.uint64, slots: int) -> Any:
+    mixed = low * np.uint64(0x9E3779B97F4A7C15)
+    mixed = ((mixed ^ (mixed >> np.uint64(32))) + high) * np.uint64(0xD6E8FEB86659FD93)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return np.int64(mixed >> np.uint64(32)) & (slots - 1)
+
+
+@njit(cache=True, nogil=True)
+def fill_table(table: _Ints, known: _Keys, count: int) -> None:
+    """A place of the empty table for each known key."""
+    for code in range(count):
+        slot = _slot(known[code, 0], known[code, 1], len(table))
+        while table[slot]:
+            slot = (slot + 1) & (len(table) - 1)
+        table[slot] = code + 1
+
+
+@njit(cache=True, nogil=True)
+def _code_of(low: np.uint64, high: np.uint64, table: _Ints, known: _Keys, count: int) -> Any:
+    """The code of a key; one that is new gets the next, `count`."""
+    slot = _slot(low, high, len(table))
+    while table[slot]:
+        code = table[slot] - 1
+        if known[code, 0] == low and known[code, 1] == high:
+            return code
+        slot = (slot + 1) & (len(table) - 1)
+    table[slot] = count + 1
+    known[count, 0] = low
+    known[count, 1] = high
+    return count
+
+
+@njit(cache=True, nogil=True)
+def number_keys(
+    keys: _Keys, codes: _Ints, row: int, table: _Ints, known: _Keys, firsts: _Longs, count: int
+) -> Any:
+    """Numbers 16-byte keys from `row` on in order of first appearance, after `count` that are known.
+
+    `firsts` gets the row where each was new. Returns the row it came to, which is not the end where there is
+    no room for another key, and the new count.
+    """
+    room = len(known)
+    while row < len(keys) and count < room:
+        code = _code_of(keys[row, 0], keys[row, 1], table, known, count)
+        codes[row] = code
+        if code == count:
+            firsts[count] = row
+            count += 1
+        row += 1
+    return row, count
+
+
+@njit(cache=True, nogil=True)
+def count_codes(codes: _Ints, counts: _Longs) -> None:
+    """Adds up how often each code occurs."""
+    for code in codes:
+        counts[code] += 1
+
+
+@njit(cache=True, nogil=True)
+def place_rows(
+    users: _Ints,
+    items: _Ints,
+    times: _Longs,
+    cursor: _Longs,
+    their_items: _Ints,
+    their_times: _Longs,
+) -> None:
+    """Each row to the next place of its user; `times` may be empty. `cursor` moves on."""
+    timed = len(times) > 0
+    for row in range(len(users)):
+        place = cursor[users[row]]
+        cursor[users[row]] = place + 1
+        their_items[place] = items[row]
+        if timed:
+            their_times[place] = times[row]
+
+
+@njit(cache=True, nogil=True)
+def sort_within(starts: _Longs, first: int, last: int, items: _Ints, times: _Longs) -> None:
+    """The rows of users `first` to `last` in order of time, those of the same time in order of arrival."""
+    for user in range(first, last):
+        begin, end = starts[user], starts[user + 1]
+        for row in range(begin + 1, end):
+            if times[row] < times[row - 1]:
+                order = np.argsort(times[begin:end], kind="mergesort")
+                items[begin:end] = items[begin:end][order]
+                times[begin:end] = times[begin:end][order]
+                break
+
+
+@njit(cache=True, nogil=True)
+def collapse(
+    starts: _Longs,
+    first: int,
+    last: int,
+    n_items: int,
+    items: _Ints,
+    times: _Longs,
+    counts: _Ints,
+    kept_users: _Ints,
+    kept_items: _Ints,
+    kept_times: _Longs,
+    kept_counts: _Ints,
+    degrees: _Longs,
+    of_item: _Longs,
+) -> Any:
+    """Users `first` to `last` without repeated pairs, moved together; how many pairs remain.
+
+    The kept arrays may be the given ones. `times` and `counts` may be empty: there are none, and each is one.
+    """
+    at = np.full(n_items, -1, np.int64)
+    begin = starts[first]
+    place = begin
+    timed, counted = len(times) > 0, len(counts) > 0
+    for user in range(first, last):
+        own = place
+        for row in range(starts[user], starts[user + 1]):
+            item = items[row]
+            count = counts[row] if counted else np.int32(1)
+            # Where the item stood last: within this user's kept rows it is a repeat.
+            if at[item] >= own:
+                kept_counts[at[item]] += count
+                continue
+            at[item] = place
+            kept_users[place] = user
+            kept_items[place] = item
+            if timed:
+                kept_times[place] = times[row]
+            kept_counts[place] = count
+            of_item[item] += 1
+            place += 1
+        degrees[user] = place - own
+    return place - begin
+
+
+@njit(cache=True, nogil=True)
+def turn(
+    users: _Ints, items: _Ints, first: int, last: int, cursor: _Longs, neighbours: _Ints, rows: _Ints
+) -> None:
+    """Rows `first` to `last`, sorted by user, to the next place of their item."""
+    for row in range(first, last):
+        place = cursor[items[row]]
+        cursor[items[row]] = place + 1
+        neighbours[place] = users[row]
+        rows[place] = row
