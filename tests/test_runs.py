@@ -100,7 +100,7 @@ def with_config(folder: Path, **changes: Any) -> None:
     ("changes", "message"),
     [
         ({"format": "another"}, "holds no run"),
-        ({"version": 2}, "has format version 2; this hdccf reads version 1: train again, or install the hdccf that"),
+        ({"version": 2}, "has format version 2; this hdccf reads version 1: train again, or install"),
         ({"model": "ncf"}, r"run.json is damaged or of another hdccf \(model='ncf' is unknown"),
         ({"settings": {"temperature": -1}}, "run.json is damaged or of another hdccf .temperature=-1"),
         ({"settings": {"warmth": 1}}, "HDCCF has no setting 'warmth'"),
