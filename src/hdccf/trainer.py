@@ -8,7 +8,7 @@ through it.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,8 @@ def fit(
             "fit takes a split; make one with hdccf.leave_one_out(data) or another split function"
         )
     options = options or FitOptions()
+    # Bits repeat for the same number of threads, so a run remembers how many there were.
+    options = replace(options, threads=options.threads or torch.get_num_threads())
     # What cannot be trained is refused before there is a folder of it.
     training = _Training(split, settings, seed, options, progress, diagnosis)
     run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about or {})
