@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from graphs import small_split
 from hdccf.errors import ConfigError, HdccfError, RunError
@@ -64,7 +65,7 @@ def test_every_file_is_of_a_kind_that_executes_nothing(trained: Path) -> None:
 
 def test_a_run_opens_as_it_was_made(trained: Path) -> None:
     run = RunFolder.open(str(trained))
-    assert (run.model, run.seed, run.options) == ("hdccf", 5, FitOptions())
+    assert (run.model, run.seed, run.options) == ("hdccf", 5, FitOptions(threads=torch.get_num_threads()))
     assert run.settings == quick(hidden=(3,))
     assert isinstance(run.settings, HDCCF)
     split = run.split()
