@@ -1,24 +1,34 @@
-"""Reading and k-core against pandas, on one synthetic shop's log of 10 million rows, as Parquet and as CSV.
+"""Reading and k-core against pandas, on one synthetic log of 10 million rows, as Parquet and as CSV.
 
     python benchmarks/bench_data.py            10 million rows
-    python benchmarks/bench_data.py --quick    1 million rows, within a minute
+    python benchmarks/bench_data.py --quick    1.5 million rows, within a minute
     python benchmarks/bench_data.py --json     also one JSON object of ratios on the last line
 
-The log has the shape of the public shop logs before any filtering: most customers buy once or twice, a few
-products sell most, ids are texts of 14 and 10 characters, and rows come in order of time. Both sides read the
-same file in the same process, by turns; a ratio compares the best run of each.
+The main log has the shape of a service with regular users: 200,000 users with log-normal activity, 50,000
+items whose popularity is a power law, ids such as user_0012345 and item-00042, and rows in order of time
+over three years. A second shape, without a goal, is a shop before any filtering: 2.5 million customers who
+mostly buy once or twice, and ids of 14 and 10 random characters. `--quick` shrinks users and items as it
+shrinks rows. Files are what Polars' own writers make by default: Parquet with dictionary pages in several
+row groups.
+
+Both sides read the same file in the same process, by turns, and the ratio of times compares the best run of
+each. The ratio of processor time is printed too: it says what is left where other jobs leave no processor
+for a second thread. The first read of a process also loads the compiled loops, and the first on a machine
+compiles them; neither is in the best run, so both are timed in processes of their own and printed.
 """
 
 import argparse
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -32,31 +42,55 @@ _ALPHABET = np.frombuffer(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", np.uint8)
 _MEMORY_PROBE = """
 import contextlib, io, pathlib, sys
 import hdccf, polars
+from hdccf.data import compiled
+compiled.LEAST_ROWS = 50_000
 def status(field):
     lines = pathlib.Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 with contextlib.redirect_stderr(io.StringIO()):
     # What a process needs only once (threads, allocators, libraries) is not the data's.
-    hdccf.read(polars.DataFrame({"user": range(50_000), "item": range(50_000)})).by_item
+    ids = [str(number) for number in range(compiled.LEAST_ROWS)]
+    hdccf.read(polars.DataFrame({"user": ids, "item": ids})).by_item
+    del ids
     pathlib.Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     data = hdccf.read(sys.argv[1])
     data.by_user, data.by_item
 print(status("VmHWM") - before)
 """
+_FIRST_READ = """
+import contextlib, io, sys, time
+import hdccf, polars
+hdccf.Interactions
+start = time.perf_counter()
+with contextlib.redirect_stderr(io.StringIO()):
+    hdccf.read(sys.argv[1])
+print(time.perf_counter() - start)
+"""
+
+
+def regular_log(rows: int, seed: int = 0) -> pl.DataFrame:
+    """Users with a log-normal activity, items with a power law, in order of time."""
+    n_users, n_items = rows // 50, rows // 200
+    users = pl.Series([f"user_{number:07d}" for number in range(n_users)])
+    items = pl.Series([f"item-{number:05d}" for number in range(n_items)])
+    return _log(rows, users, items, 1.0, np.random.default_rng(seed))
 
 
 def shop_log(rows: int, seed: int = 0) -> pl.DataFrame:
-    """Customers with a log-normal appetite, products with a power law, in order of time."""
+    """Customers who mostly come once or twice, with random ids."""
     rng = np.random.default_rng(seed)
-    n_users, n_items = rows * 2 // 5, rows // 20
-    appetite, appeal = rng.lognormal(0, 1.3, n_users), 1 / np.arange(1, n_items + 1) ** 0.8
-    users = rng.permutation(n_users)[_draw(appetite, rows, rng)]
-    items = rng.permutation(n_items)[_draw(appeal, rows, rng)]
+    return _log(rows, _texts("A", rows * 2 // 5, 13, rng), _texts("B0", rows // 20, 8, rng), 1.3, rng)
+
+
+def _log(
+    rows: int, users: pl.Series, items: pl.Series, spread: float, rng: np.random.Generator
+) -> pl.DataFrame:
+    activity, appeal = rng.lognormal(0, spread, len(users)), 1 / np.arange(1, len(items) + 1) ** 0.8
     return pl.DataFrame(
         {
-            "customer_id": _texts("A", n_users, 13, rng).gather(users),
-            "product_id": _texts("B0", n_items, 8, rng).gather(items),
+            "customer_id": users.gather(rng.permutation(len(users))[_draw(activity, rows, rng)]),
+            "product_id": items.gather(rng.permutation(len(items))[_draw(appeal, rows, rng)]),
             "timestamp": np.sort(rng.integers(1_600_000_000, 1_700_000_000, rows)),
         }
     )
@@ -123,43 +157,71 @@ def pandas_core(frame: pd.DataFrame) -> pd.DataFrame:
         frame = kept
 
 
-def best_of(runs: int, *sides: Callable[[], object]) -> list[float]:
+class Best(NamedTuple):
+    """The best run of one side."""
+
+    seconds: float
+    processor: float
+
+
+def best_of(runs: int, *sides: Callable[[], object]) -> list[Best]:
     """The best time of each side; they take turns, so that a busy moment of the machine meets all of them."""
-    best = [float("inf")] * len(sides)
+    best = [Best(float("inf"), float("inf"))] * len(sides)
     for _ in range(runs):
         for number, side in enumerate(sides):
-            start = time.perf_counter()
+            start, processor = time.perf_counter(), time.process_time()
             result = side()
-            best[number] = min(best[number], time.perf_counter() - start)
+            taken = time.perf_counter() - start, time.process_time() - processor
+            best[number] = Best(*(min(pair) for pair in zip(best[number], taken, strict=True)))
             del result
     return best
 
 
 def peak_growth(path: Path) -> int:
     """By how much the peak memory of a fresh process grows while it reads the file."""
-    command = [sys.executable, "-c", _MEMORY_PROBE, str(path)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return int(_in_a_process(_MEMORY_PROBE, path))
+
+
+def first_read(path: Path, **environment: str) -> float:
+    """How long the first read of a fresh process takes, with all that it has to load."""
+    return float(_in_a_process(_FIRST_READ, path, **environment))
+
+
+def _in_a_process(code: str, path: Path, **environment: str) -> str:
+    command = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    return done.stdout
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="1 million rows instead of 10")
+    parser.add_argument("--quick", action="store_true", help="1.5 million rows instead of 10")
     parser.add_argument("--json", action="store_true", help="one JSON object of ratios on the last line")
     arguments = parser.parse_args()
-    rows, runs = (1_000_000, 3) if arguments.quick else (10_000_000, 2)
+    rows, runs = (1_500_000, 2) if arguments.quick else (10_000_000, 3)
     ratios: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        log = shop_log(rows)
-        size = own_size(log)
-        print(f"{rows:,} rows; the columns' own size is {size / 1e6:,.0f} MB")
-        for kind in ("parquet", "csv"):
-            path = Path(folder) / f"log.{kind}"
-            log.write_parquet(path) if kind == "parquet" else log.write_csv(path)
-            measure_reading(path, kind, runs, size, ratios)
-        data = hdccf.read(Path(folder) / "log.parquet")
-    measure_core(data, runs, ratios)
+    print(f"{rows:,} rows; {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stderr(io.StringIO()):
+        folder = Path(name)
+        measure_log(regular_log(rows), "", folder, runs, ratios)
+        data = hdccf.read(folder / "log.parquet")
+        measure_core(data, runs, ratios)
+        measure_loading(folder, ratios)
+        measure_log(shop_log(rows), "shop_", folder, 1 if arguments.quick else 2, ratios)
     if arguments.json:
         print(json.dumps({name: round(ratio, 2) for name, ratio in ratios.items()}))
+
+
+def measure_log(log: pl.DataFrame, shape: str, folder: Path, runs: int, ratios: dict[str, float]) -> None:
+    size = own_size(log)
+    n_users, n_items = log["customer_id"].n_unique(), log["product_id"].n_unique()
+    print(f"{n_users:,} users, {n_items:,} items; the columns' own size is {size / 1e6:,.0f} MB")
+    for kind in ("parquet", "csv"):
+        path = folder / f"log.{kind}"
+        log.write_parquet(path) if kind == "parquet" else log.write_csv(path)
+        measure_reading(path, shape + kind, runs, size, ratios)
 
 
 def measure_reading(path: Path, kind: str, runs: int, size: int, ratios: dict[str, float]) -> None:
@@ -167,13 +229,26 @@ def measure_reading(path: Path, kind: str, runs: int, size: int, ratios: dict[st
         runs, lambda: ours(path), lambda: usual_pandas(path), lambda: pandas_to_the_same(path)
     )
     growth = peak_growth(path)
-    ratios[f"{kind}_faster_than_usual_pandas"] = usual / mine
-    ratios[f"{kind}_faster_than_pandas_to_the_same_result"] = same / mine
+    print(f"{kind}: hdccf.read with CSR both ways {mine.seconds:.2f} s, processor {mine.processor:.2f} s")
+    sides = {"usual_pandas": usual, "pandas_to_the_same_result": same}
+    for name, side in sides.items():
+        ratios[f"{kind}_faster_than_{name}"] = side.seconds / mine.seconds
+        ratios[f"{kind}_processor_time_of_{name}"] = side.processor / mine.processor
+        print(
+            f"  {side.seconds / mine.seconds:4.1f} times faster than {name.replace('_', ' ')} "
+            f"({side.seconds:.2f} s), {side.processor / mine.processor:.1f} times in processor time "
+            f"({side.processor:.2f} s)"
+        )
     ratios[f"{kind}_peak_memory_over_columns"] = growth / size
-    print(f"{kind}: hdccf.read with CSR both ways {mine:.2f} s")
-    print(f"  {usual / mine:4.1f} times faster than pandas read + factorize + SciPy CSR ({usual:.2f} s)")
-    print(f"  {same / mine:4.1f} times faster than pandas to the same, with times and counts ({same:.2f} s)")
     print(f"  peak memory {growth / 1e6:,.0f} MB: {growth / size:.2f} times the columns' own size")
+
+
+def measure_loading(folder: Path, ratios: dict[str, float]) -> None:
+    path = folder / "log.parquet"
+    loaded = first_read(path)
+    compiling = first_read(path, NUMBA_CACHE_DIR=str(folder / "no-cache-yet"))
+    ratios["first_read_seconds"], ratios["first_read_compiling_seconds"] = loaded, compiling
+    print(f"first read of a process: {loaded:.2f} s; {compiling:.2f} s where the loops are compiled first")
 
 
 def measure_core(data: hdccf.Interactions, runs: int, ratios: dict[str, float]) -> None:
@@ -182,9 +257,11 @@ def measure_core(data: hdccf.Interactions, runs: int, ratios: dict[str, float]) 
     core, kept = hdccf.k_core(data, users=5, items=5), pandas_core(frame)
     if len(core) != len(kept):
         raise SystemExit(f"the 5-cores differ: {len(core)} pairs here, {len(kept)} with pandas")
-    ratios["five_core_faster_than_pandas"] = usual / mine
+    ratio = usual.seconds / mine.seconds
+    ratios["five_core_faster_than_pandas"] = ratio
     print(
-        f"5-core: {mine:.2f} s, {usual / mine:.1f} times faster than the pandas group-by loop ({usual:.2f} s)"
+        f"5-core: {mine.seconds:.2f} s, {ratio:.1f} times faster than the pandas group-by loop "
+        f"({usual.seconds:.2f} s)"
     )
 
 

@@ -5,7 +5,7 @@ Everything here has a NumPy way elsewhere that gives exactly the same: `ids.grou
 beside the package or in the user's cache, and small sources never come here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -42,40 +42,58 @@ def _kernels() -> Any:
     return kernels
 
 
-def number_texts(ids: pl.Series) -> tuple[IntArray, NDArray[np.int64]]:
-    """The code of each text in order of first appearance, and the row where each was first seen."""
-    kernels = _kernels()
-    codes = np.empty(len(ids), np.int32)
-    table, known = np.zeros(2 * _ROOM, np.int32), np.empty((_ROOM, 2), np.uint64)
-    firsts = np.empty(_ROOM, np.int64)
-    done = count = 0
-    for keys in _keys(ids):
-        part, row, before = codes[done : done + len(keys)], 0, count
+class Numberer:
+    """Numbers 16-byte keys in order of first appearance, block after block."""
+
+    def __init__(self) -> None:
+        self.kernels = _kernels()
+        self.table = np.zeros(2 * _ROOM, np.int32)
+        self.known = np.empty((_ROOM, 2), np.uint64)
+        self.firsts = np.empty(_ROOM, np.int64)
+        self.rows = self.count = 0
+
+    def add(self, keys: NDArray[np.uint64], codes: IntArray) -> None:
+        """Fills in the codes of some more keys."""
+        row, before = 0, self.count
         while True:
-            row, count = kernels.number_keys(keys, part, row, table, known, firsts, count)
+            row, self.count = self.kernels.number_keys(
+                keys, codes, row, self.table, self.known, self.firsts, self.count
+            )
             if row == len(keys):
                 break
-            known, more = np.resize(known, (2 * len(known), 2)), np.empty(2 * len(firsts), np.int64)
-            more[:count] = firsts[:count]
-            table, firsts = np.zeros(2 * len(known), np.int32), more
-            kernels.fill_table(table, known, count)
-        firsts[before:count] += done
-        done += len(keys)
-    return codes, firsts[:count]
+            self._grow()
+        self.firsts[before : self.count] += self.rows
+        self.rows += len(keys)
+
+    def _grow(self) -> None:
+        self.known = np.resize(self.known, (2 * len(self.known), 2))
+        self.firsts = np.resize(self.firsts, len(self.known))
+        self.table = np.zeros(2 * len(self.known), np.int32)
+        self.kernels.fill_table(self.table, self.known, self.count)
 
 
-def _keys(ids: pl.Series) -> Iterator[NDArray[np.uint64]]:
+def number_texts(ids: pl.Series) -> tuple[IntArray, NDArray[np.int64]]:
+    """The code of each text in order of first appearance, and the row where each was first seen."""
+    codes, numberer = np.empty(len(ids), np.int32), Numberer()
+    for keys in _keys(ids):
+        numberer.add(keys, codes[numberer.rows : numberer.rows + len(keys)])
+    return codes, numberer.firsts[: numberer.count]
+
+
+def _keys(ids: pl.Series) -> list[NDArray[np.uint64]]:
     """16 bytes that tell texts apart, chunk by chunk: the text itself, or two hashes where some are long."""
-    if ids.str.len_bytes().to_numpy().max(initial=0) > _INLINE:
-        hashes = np.empty((len(ids), 2), np.uint64)
-        for column, seed in enumerate(_SEEDS):
-            hashes[:, column] = ids.hash(seed).to_numpy()
-        yield hashes
-        return
+    chunks = []
     for chunk in ids.get_chunks():
         array = chunk.to_arrow(compat_level=pl.CompatLevel.newest())
         views = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
-        yield views[array.offset : array.offset + len(array)]
+        chunks.append(views[array.offset : array.offset + len(array)])
+    # A view starts with the text's length, in four bytes.
+    if all(views.view("<u4")[:, 0].max(initial=0) <= _INLINE for views in chunks):
+        return chunks
+    hashes = np.empty((len(ids), 2), np.uint64)
+    for column, seed in enumerate(_SEEDS):
+        hashes[:, column] = ids.hash(seed).to_numpy()
+    return [hashes]
 
 
 def histories(
@@ -85,12 +103,12 @@ def histories(
     kernels = _kernels()
     halves = [slice(0, len(users) // 2), slice(len(users) // 2, len(users))]
     counts = np.zeros((2, n_users), np.int64)
-    _both(lambda half: kernels.count_codes(users[halves[half]], counts[half]))
+    both(lambda half: kernels.count_codes(users[halves[half]], counts[half]))
     starts = _starts(counts.sum(axis=0))
     cursors = np.stack([starts[:-1], starts[:-1] + counts[0]])
     given = _NO_TIMES if times is None else times
     their_items, their_times = np.empty(len(items), np.int32), np.empty(len(given), np.int64)
-    _both(
+    both(
         lambda half: kernels.place_rows(
             users[halves[half]],
             items[halves[half]],
@@ -104,7 +122,7 @@ def histories(
         return starts, their_items, None
     if not bool(np.all(times[1:] >= times[:-1])):
         cuts = _cuts(starts)
-        _both(lambda half: kernels.sort_within(starts, *cuts[half], their_items, their_times))
+        both(lambda half: kernels.sort_within(starts, *cuts[half], their_items, their_times))
     return starts, their_items, their_times
 
 
@@ -125,7 +143,7 @@ def collapse(
     kept_users, kept_counts = np.empty(rows, np.int32), np.empty(rows, np.int32)
     degrees, of_item = np.empty(n_users, np.int64), np.zeros((2, n_items), np.int64)
     cuts = _cuts(starts)
-    kept = _both(
+    kept = both(
         lambda half: kernels.collapse(
             starts,
             *cuts[half],
@@ -152,7 +170,7 @@ def collapse(
     cursors = np.stack([item_starts[:-1], item_starts[:-1] + of_item[0]])
     neighbours, places = np.empty(total, np.int32), np.empty(total, np.int32)
     parts = ((0, middle), (middle, total))
-    _both(lambda half: kernels.turn(kept_users, kept_items, *parts[half], cursors[half], neighbours, places))
+    both(lambda half: kernels.turn(kept_users, kept_items, *parts[half], cursors[half], neighbours, places))
     return Collapsed(
         kept_users,
         kept_items,
@@ -175,6 +193,7 @@ def _cuts(starts: NDArray[np.int64]) -> tuple[tuple[int, int], tuple[int, int]]:
     return (0, middle), (middle, len(starts) - 1)
 
 
-def _both(work: Callable[[int], Any]) -> list[Any]:
+def both(work: Callable[[int], Any]) -> list[Any]:
+    """The work on halves 0 and 1, each on a processor of its own."""
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(work, (0, 1)))

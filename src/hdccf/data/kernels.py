@@ -1,8 +1,8 @@
 """Compiled loops for large sources: one pass each, without the temporaries that whole-array steps need.
 
 This file is imported only where numba is installed and a source is large (`hdccf.data.compiled` decides).
-Every kernel has a NumPy way elsewhere that gives the same, which the tests hold against it. All of them let go
-of the interpreter's lock, so that two threads can work on two halves.
+Every kernel has a NumPy way elsewhere that gives the same, which the tests hold against it. All of them let
+go of the interpreter's lock, so that two threads can work on two halves.
 """
 
 from typing import Any
