@@ -160,3 +160,17 @@ def test_without_numba_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "_installed", lambda: False)
     monkeypatch.setattr(compiled, "_kernels", lambda: pytest.fail("kernels were asked for"))
     assert_same(read(frame), compiled_one)
+
+
+@pytest.mark.parametrize("cause", [ImportError("no numba"), RuntimeError("cannot cache function")])
+def test_numba_that_cannot_be_used_is_done_without(monkeypatch: pytest.MonkeyPatch, cause: Exception) -> None:
+    def fail(name: str) -> None:
+        raise cause
+
+    monkeypatch.setattr(compiled, "import_module", fail)
+    compiled._installed.cache_clear()
+    try:
+        assert not compiled.worthwhile(10)
+        assert len(read(pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"]}))) == 2
+    finally:
+        compiled._installed.cache_clear()

@@ -8,7 +8,7 @@ beside the package or in the user's cache, and small sources never come here.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,17 @@ def worthwhile(rows: int) -> bool:
 
 @cache
 def _installed() -> bool:
-    return find_spec("numba") is not None and find_spec("pyarrow") is not None
+    try:
+        import_module("pyarrow")
+        _kernels()
+    except (ImportError, RuntimeError):
+        # Numba raises a RuntimeError where no folder can be written to keep what it compiles.
+        return False
+    return True
 
 
 def _kernels() -> Any:
-    from hdccf.data import kernels  # numba takes half a second to import
-
-    return kernels
+    return import_module("hdccf.data.kernels")  # not at the top: numba takes half a second to import
 
 
 class Numberer:
