@@ -42,7 +42,10 @@ class Row:
 
 
 FREE, RECENCY = PRESETS["time-blind"], PRESETS["recency"]
-MODULATED = {**FREE, "similarity": "modulated", "embedding_dim": 32}
+# Both sides, as in Eq. 14, and a size at which the modulation is affordable on two cores.
+BOTH = {**FREE, "embedding_dim": 32, "temperature": 0.2, "user_side": 0.3, "epochs": 100, "patience": 6}
+MODULATED = {"similarity": "modulated"}
+WARM = {"temperature": 0.5}
 WORLDS = {"constant": 0.0, "half": 0.5, "popular": 1.0}
 
 STUDIES: dict[str, list[Row]] = {
@@ -59,21 +62,19 @@ STUDIES: dict[str, list[Row]] = {
         Row("history (default)", "ml-1m", seeds=1),
     ],
     "parts": [
-        Row("cosine, d 32", "ml-100k", {**FREE, "embedding_dim": 32}),
-        Row("modulated, d 32", "ml-100k", MODULATED),
-        Row("ω = .0001, τ .1", "ml-100k", {**FREE, "omega_items": 1e-4, "omega_users": 1e-4}),
-        Row(
-            "ω = .01, τ .5", "ml-100k", {**FREE, "temperature": 0.5, "omega_items": 0.01, "omega_users": 0.01}
-        ),
-        Row("ω = 0, τ .5", "ml-100k", {**FREE, "temperature": 0.5}),
+        Row("cosine, τ .2", "ml-100k", BOTH),
+        Row("modulated, τ .2", "ml-100k", {**BOTH, **MODULATED}),
+        Row("cosine, τ .2, ω .002", "ml-100k", {**BOTH, "omega_items": 0.002, "omega_users": 0.002}),
+        Row("cosine, τ .5", "ml-100k", {**BOTH, **WARM}),
+        Row("cosine, τ .5, ω .02", "ml-100k", {**BOTH, **WARM, "omega_items": 0.02, "omega_users": 0.02}),
     ],
     "worlds": [
-        Row(f"{name}, {label}", f"synthetic:{exposure}", {**FREE, **settings}, seeds=3)
+        Row(f"exposure {name}: {label}", f"synthetic:{exposure}", {**BOTH, **WARM, **settings}, seeds=2)
         for name, exposure in WORLDS.items()
         for label, settings in (
-            ("cosine, ω = 0", {"temperature": 0.3}),
-            ("cosine, true mean ω", {"temperature": 0.3, "omega_items": -1.0}),
-            ("modulated, ω = 0", {"temperature": 0.3, "similarity": "modulated", "embedding_dim": 32}),
+            ("cosine", {}),
+            ("cosine, the true mean ω", {"omega_items": -1.0}),
+            ("modulated", MODULATED),
         )
     ],
 }
