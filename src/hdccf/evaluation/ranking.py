@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -38,7 +38,7 @@ _FULL_BLOCK = 1 << 20
 _FEWEST_ROWS = 64
 """… but a product of fewer rows is slower still."""
 _COMPARED = 1 << 17
-"""Scores that are compared at once, for the same reason."""
+"""Scores that are compared at once, for the same reason: a user's held-out items one after another."""
 _SAMPLED_BLOCK = 1 << 16
 """Scores at once in sampled ranking: each needs its own item vector beside it."""
 _BYTES_A_SCORE = 64
@@ -48,59 +48,36 @@ _BYTES_A_SCORE = 64
 class Counts(NamedTuple):
     """Of each held-out item: its score, the candidates that score more, and the same (itself included)."""
 
-    scores: Tensor
-    above: Tensor
-    tied: Tensor
+    scores: NDArray[np.floating[Any]]
+    above: IndexArray
+    tied: IndexArray
 
 
-def place(scores: Float[Tensor, "b c"], columns: Int64[Tensor, " p"], starts: IndexArray) -> Counts:
+def place(scores: Float[Tensor, "b c"], columns: IndexArray, starts: IndexArray) -> Counts:
     """The place of every held-out item among its row's candidates.
 
     The held-out items of row k are `columns[starts[k]:starts[k + 1]]`; rows with more of them come first.
     What is no candidate has the score −∞.
     """
-    held_out = np.diff(starts)
-    first = torch.from_numpy(starts[:-1])
-    found = Counts(
-        torch.empty(len(columns), dtype=scores.dtype),
-        torch.empty(len(columns), dtype=torch.int64),
-        torch.empty(len(columns), dtype=torch.int64),
-    )
-    work = torch.empty(_rows_compared(scores), scores.shape[1], dtype=_counting_type(scores.shape[1]))
-    for turn in range(int(held_out[0])):
-        rows = int(np.count_nonzero(held_out > turn))
-        pairs = first[:rows] + turn
-        own = scores[:rows].gather(1, columns[pairs, None])
-        found.scores[pairs] = own[:, 0]
-        above, reached = _compare(scores[:rows], own, work)
-        found.above[pairs] = above
-        found.tied[pairs] = reached - above
-    return found
+    table, held_out = scores.numpy(), np.diff(starts)
+    own = table[np.repeat(np.arange(len(table)), held_out), columns]
+    above, reached = np.empty(len(own), np.int64), np.empty(len(own), np.int64)
+    step = max(1, _COMPARED // table.shape[1])
+    work = np.empty((min(step, len(table)), table.shape[1]), np.bool_)
+    for begin in range(0, len(table), step):
+        some, counts = table[begin : begin + step], held_out[begin : begin + step]
+        for turn in range(int(counts[0])):
+            rows = int(np.count_nonzero(counts > turn))
+            pairs = starts[begin : begin + rows] + turn
+            level, flags = own[pairs, None], work[:rows]
+            above[pairs] = _count_rows(np.greater(some[:rows], level, out=flags))
+            reached[pairs] = _count_rows(np.greater_equal(some[:rows], level, out=flags))
+    return Counts(own, above, reached - above)
 
 
-def _compare(
-    scores: Float[Tensor, "b c"], own: Float[Tensor, "b 1"], work: Float[Tensor, "w c"]
-) -> tuple[Int64[Tensor, " b"], Int64[Tensor, " b"]]:
-    """How many scores of each row are above its own one, and how many at least as high.
-
-    Comparisons are written into `work` as 0.0 and 1.0: they are summed much faster than booleans.
-    """
-    above, reached = [], []
-    for start in range(0, len(scores), len(work)):
-        some, its_own = scores[start : start + len(work)], own[start : start + len(work)]
-        space = work[: len(some)]
-        above.append(torch.gt(some, its_own, out=space).sum(1))
-        reached.append(torch.ge(some, its_own, out=space).sum(1))
-    return torch.cat(above).long(), torch.cat(reached).long()
-
-
-def _rows_compared(scores: Tensor) -> int:
-    return max(1, min(len(scores), _COMPARED // scores.shape[1]))
-
-
-def _counting_type(columns: int) -> torch.dtype:
-    """A type that holds every integer up to the length of a row, so that sums of ones are exact."""
-    return torch.float32 if columns < 1 << 24 else torch.float64
+def _count_rows(flags: NDArray[np.bool_]) -> IndexArray:
+    # One call a row: NumPy counts a whole row with vector instructions, but not along an axis.
+    return np.fromiter(map(np.count_nonzero, flags), np.int64, len(flags))
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +149,7 @@ class Ranker:
             for start, stop, found in blocks(scorer_for(scorer, self.split), lists):
                 counts.append(found)
                 advance(stop - start)
-        scores, above, tied = (torch.cat(parts).numpy() for parts in zip(*counts, strict=True))
+        scores, above, tied = (np.concatenate(parts) for parts in zip(*counts, strict=True))
         negatives = self.candidates(protocol) - questions.held_out
         return Ranking(Places.among(questions.starts, scores, above, tied, negatives), lists)
 
@@ -199,7 +176,7 @@ class Ranker:
             users = torch.from_numpy(questions.users[start:stop])
             scores = _checked(scorer.score_block(users), (stop - start, n_items), scorer)
             pairs = slice(int(questions.starts[start]), int(questions.starts[stop]))
-            columns = torch.from_numpy(questions.items[pairs])
+            columns = questions.items[pairs]
             with _without(scores, questions.excluded_cells(start, stop)):
                 found = place(scores, columns, questions.starts[start : stop + 1] - pairs.start)
                 if lists is not None:
@@ -226,12 +203,12 @@ class Ranker:
             users = torch.from_numpy(questions.users[start:stop])
             scores = _checked(scorer.score_rows(users, asked.clamp(min=0)), (stop - start, width), scorer)
             scores = scores.masked_fill(asked < 0, -torch.inf)
-            yield start, stop, place(scores, torch.from_numpy(columns), starts)
+            yield start, stop, place(scores, columns, starts)
             start = stop
 
     def _refuse_training_items(self, found: Counts, first_pair: int) -> None:
         """A held-out item that lost its score with the training items was one of them."""
-        lost = torch.isneginf(found.scores).nonzero()
+        lost = np.flatnonzero(np.isneginf(found.scores))
         if not len(lost):
             return
         pair = first_pair + int(lost[0])

@@ -5,6 +5,10 @@ import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
+_HASH_BITS = 40
+"""Leaves 23 bits for the number of a row in the same 64-bit number."""
+_NEVER = 1 << _HASH_BITS
+
 
 def top_items(
     scores: Float[Tensor, "b c"], k: int, users: Int64[Tensor, " b"], seed: int
@@ -76,16 +80,12 @@ def _shuffled_ties(
     """Orders ties by hash: those inside the list, and at its edge those that could be in it as well."""
     k = values.shape[1]
     edge = values[:, -1:]
-    never = torch.iinfo(torch.int64).max
-    hashes = _hash(users[:, None], torch.arange(scores.shape[1])[None, :], seed)
-    edge_hashes, edge_columns = torch.topk(
-        hashes.masked_fill(scores != edge, never), k, dim=1, largest=False, sorted=False
-    )
+    edge_hashes, edge_columns = _lowest_hashes(scores, edge, users, seed, k)
     pool_columns = torch.cat((columns, edge_columns), 1)
-    pool_hashes = torch.cat((hashes.gather(1, columns), edge_hashes), 1)
-    # The list's own entries at the edge are in the second half again, if their hash lets them; so they
-    # leave the first half, and the second half's fillers, which are not at the edge at all, leave as well.
-    strays = torch.cat((values == edge, edge_hashes == never), 1)
+    pool_hashes = torch.cat((_hash(users[:, None], columns, seed), edge_hashes), 1)
+    # The list's own entries at the edge are in the second half again, if their hash lets them; so they leave
+    # the first half, and where the second half is not full its fillers leave as well.
+    strays = torch.cat((values == edge, edge_hashes == _NEVER), 1)
     pool_values = torch.cat((values, edge.expand(-1, k)), 1).masked_fill(strays, -torch.inf)
     by_hash = pool_hashes.argsort(1)
     by_value = pool_values.gather(1, by_hash).argsort(dim=1, descending=True, stable=True)
@@ -93,13 +93,28 @@ def _shuffled_ties(
     return pool_values.gather(1, order), pool_columns.gather(1, order)
 
 
+def _lowest_hashes(
+    scores: Float[Tensor, "f c"], edge: Float[Tensor, "f 1"], users: Int64[Tensor, " f"], seed: int, k: int
+) -> tuple[Int64[Tensor, "f {k}"], Int64[Tensor, "f {k}"]]:
+    """The k lowest hashes of the columns that score exactly `edge`, and the columns; `_NEVER` fills up."""
+    cells = np.flatnonzero(scores.numpy() == edge.numpy())
+    rows, tied = torch.from_numpy(cells // scores.shape[1]), torch.from_numpy(cells % scores.shape[1])
+    hashes = _hash(users[rows], tied, seed)
+    # Row and hash in one number, which NumPy sorts much faster than two.
+    order = torch.from_numpy(np.argsort(((rows << _HASH_BITS) | hashes).numpy()))
+    rows, tied, hashes = rows[order], tied[order], hashes[order]
+    turn = torch.arange(len(rows)) - torch.searchsorted(rows, rows)
+    kept = turn < k
+    lowest = torch.full((len(scores), k), _NEVER), torch.zeros(len(scores), k, dtype=torch.int64)
+    for table, found in zip(lowest, (hashes, tied), strict=True):
+        table[rows[kept], turn[kept]] = found[kept]
+    return lowest
+
+
 def _hash(users: Tensor, columns: Tensor, seed: int) -> Tensor:
-    """A non-negative number for each user and column, mixed as in SplitMix64; overflow wraps around."""
-    mixed = (
-        users * -7046029254386353131
-        + columns * -4658895280553007687
-        + (seed * 0x9E3779B97F4A7C15 & 0x3FFFFFFFFFFFFFFF)
-    )
+    """A number for each user and column, mixed as in SplitMix64; overflow wraps around."""
+    salt = seed * 0x9E3779B97F4A7C15 & 0x3FFFFFFFFFFFFFFF
+    mixed = users * -7046029254386353131 + columns * -4658895280553007687 + salt
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         mixed = (mixed ^ (mixed >> shift)) * factor
-    return (mixed ^ (mixed >> 31)) & 0x3FFFFFFFFFFFFFFF
+    return (mixed ^ (mixed >> 31)) & ((1 << _HASH_BITS) - 1)
