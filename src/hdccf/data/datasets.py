@@ -292,7 +292,7 @@ def find(name: str) -> Dataset:
     if name in DATASETS:
         return DATASETS[name]
     alike = difflib.get_close_matches(name.lower(), DATASETS, n=2, cutoff=0.5)
-    meant = f"; did you mean {' or '.join(alike)}?" if alike else ""
+    meant = f"; did you mean {' or '.join(alike)}?" if alike else "."
     raise ConfigError(
         f"{name!r} is no data set that is known here{meant} Choose one of {', '.join(DATASETS)}"
     )
