@@ -273,7 +273,7 @@ def show(name: str, found: dict[str, Any]) -> None:
         print(f"  {pair:46}{ratio:10.1f} ×")
     for candidate, parts in found["shares"].items():
         told = ", ".join(f"{key} {100 * share:.0f} %" for key, share in parts.items() if share)
-        print(f"  {candidate} spends: {told}")
+        print(f"  {candidate} spends: {told}", flush=True)
 
 
 def main() -> None:
@@ -288,12 +288,13 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")  # of the rivals, about themselves
     sizes = QUICK_SIZES if arguments.quick else SIZES
-    results = {name: bench(size, arguments.repeats, arguments.threads) for name, size in sizes.items()}
+    results = {}
+    for name, size in sizes.items():
+        results[name] = bench(size, arguments.repeats, arguments.threads)
+        if not arguments.json:
+            show(name, results[name])
     if arguments.json:
         print(json.dumps({"threads": arguments.threads, "sizes": results}, indent=2))
-        return
-    for name, found in results.items():
-        show(name, found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ TORCH_ROOMS = [
     "hdccf.encoders",
     "hdccf.evaluation.ranking",
     "hdccf.evaluation.scorers",
-    "hdccf.evaluation.selection",
     "hdccf.losses",
     "hdccf.models",
     "hdccf.pairwise",

@@ -139,7 +139,7 @@ def test_validation_leaves_test_items_in_and_test_takes_validation_items_out() -
 
 
 def test_place_counts_strictly_more_and_the_same() -> None:
-    scores = torch.tensor([[1.0, 2.0, 2.0, 3.0], [0.0, 0.0, -torch.inf, 0.0]])
+    scores = np.array([[1.0, 2.0, 2.0, 3.0], [0.0, 0.0, -np.inf, 0.0]])
     found = place(scores, np.array([1, 3, 0]), np.array([0, 2, 3]))
     assert found.above.tolist() == [1, 0, 0]
     assert found.tied.tolist() == [2, 1, 3]

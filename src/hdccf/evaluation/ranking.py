@@ -4,7 +4,6 @@ A rank is kept as two counts, how many candidates score strictly more and how ma
 take their expectation over the random orders of the tied candidates from these; nothing is sorted.
 """
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,7 +23,7 @@ from hdccf.evaluation.candidates import CACHE, frozen_candidates
 from hdccf.evaluation.metrics import Places
 from hdccf.evaluation.questions import IndexArray, Questions, ask
 from hdccf.evaluation.scorers import scorer_for
-from hdccf.evaluation.selection import top_items
+from hdccf.evaluation.selection import Scores, top_items
 from hdccf.progress import progress_bar
 from hdccf.scoring import Scorer
 
@@ -48,18 +46,18 @@ _BYTES_A_SCORE = 64
 class Counts(NamedTuple):
     """Of each held-out item: its score, the candidates that score more, and the same (itself included)."""
 
-    scores: NDArray[np.floating[Any]]
+    scores: Scores
     above: IndexArray
     tied: IndexArray
 
 
-def place(scores: Float[Tensor, "b c"], columns: IndexArray, starts: IndexArray) -> Counts:
+def place(table: Scores, columns: IndexArray, starts: IndexArray) -> Counts:
     """The place of every held-out item among its row's candidates.
 
     The held-out items of row k are `columns[starts[k]:starts[k + 1]]`; rows with more of them come first.
     What is no candidate has the score −∞.
     """
-    table, held_out = scores.numpy(), np.diff(starts)
+    held_out = np.diff(starts)
     own = table[np.repeat(np.arange(len(table)), held_out), columns]
     above, reached = np.empty(len(own), np.int64), np.empty(len(own), np.int64)
     step = max(1, _COMPARED // table.shape[1])
@@ -173,14 +171,15 @@ class Ranker:
         rows = self._rows_at_once(n_items, max(_FULL_BLOCK, _FEWEST_ROWS * n_items))
         for start in range(0, len(questions), rows):
             stop = min(start + rows, len(questions))
-            users = torch.from_numpy(questions.users[start:stop])
-            scores = _checked(scorer.score_block(users), (stop - start, n_items), scorer)
+            users = questions.users[start:stop]
+            given = scorer.score_block(torch.from_numpy(users))
+            scores = _checked(given, (stop - start, n_items), scorer)
             pairs = slice(int(questions.starts[start]), int(questions.starts[stop]))
             columns = questions.items[pairs]
             with _without(scores, questions.excluded_cells(start, stop)):
                 found = place(scores, columns, questions.starts[start : stop + 1] - pairs.start)
                 if lists is not None:
-                    lists[start:stop] = top_items(scores, lists.shape[1], users, self.seed).numpy()
+                    lists[start:stop] = top_items(scores, lists.shape[1], users, self.seed)
             self._refuse_training_items(found, pairs.start)
             yield start, stop, found
 
@@ -199,11 +198,12 @@ class Ranker:
             items = np.full((stop - start, width), -1, np.int64)
             items[rows, columns] = questions.items[pairs]
             items[:, most:] = self.negatives[start:stop]
-            asked = torch.from_numpy(items)
             users = torch.from_numpy(questions.users[start:stop])
-            scores = _checked(scorer.score_rows(users, asked.clamp(min=0)), (stop - start, width), scorer)
-            scores = scores.masked_fill(asked < 0, -torch.inf)
-            yield start, stop, place(scores, columns, starts)
+            given = scorer.score_rows(users, torch.from_numpy(np.maximum(items, 0)))
+            scores = _checked(given, (stop - start, width), scorer)
+            with _without(scores, np.flatnonzero(items < 0)):
+                found = place(scores, columns, starts)
+            yield start, stop, found
             start = stop
 
     def _refuse_training_items(self, found: Counts, first_pair: int) -> None:
@@ -222,36 +222,42 @@ class Ranker:
 
 
 @contextmanager
-def _without(scores: Tensor, cells: IndexArray) -> Iterator[None]:
-    """Sets cells of a block to −∞, and then puts the scores back: the tensor may be the scorer's own."""
-    flat, index = scores.view(-1), torch.from_numpy(cells)
-    saved = flat.index_select(0, index)
-    flat.index_fill_(0, index, -torch.inf)
+def _without(scores: Scores, cells: IndexArray) -> Iterator[None]:
+    """Sets cells of a block to −∞, and then puts the scores back: the memory may be the scorer's own."""
+    flat = scores.reshape(-1)
+    saved = flat[cells]
+    flat[cells] = -np.inf
     try:
         yield
     finally:
-        flat.put_(index, saved)
+        flat[cells] = saved
 
 
-def _checked(scores: Tensor, shape: tuple[int, int], scorer: Scorer) -> Tensor:
-    """Finite scores of the right shape in a layout that can be worked on, or an error."""
-    if tuple(scores.shape) != shape:
+def _checked(given: Tensor, shape: tuple[int, int], scorer: Scorer) -> Scores:
+    """Finite scores of the right shape in a layout that can be worked on, or an error.
+
+    From here on NumPy works on them: its comparisons and selections are faster than those of torch on as many
+    threads as a small machine has, and wait for nobody on a busy one.
+    """
+    if tuple(given.shape) != shape:
         raise EvaluationError(
-            f"the scorer gave {tuple(scores.shape)} scores where {shape} were asked for (users, items); "
+            f"the scorer gave {tuple(given.shape)} scores where {shape} were asked for (users, items); "
             "return one score for each user and item"
         )
-    if not scores.is_floating_point() or scores.dtype in (torch.float16, torch.bfloat16):
-        scores = scores.float()
+    if given.dtype not in (torch.float32, torch.float64):
+        given = given.float()
+    scores: Scores = given.contiguous().numpy(force=True)
     # One number tells of any NaN or infinity in the block; only then is it worth looking where.
-    if not math.isfinite(scores.sum().item()):
-        wrong = int(torch.count_nonzero(~torch.isfinite(scores)))
+    with np.errstate(all="ignore"):
+        suspect = not np.isfinite(scores.sum())
+    if suspect:
+        wrong = int(np.count_nonzero(~np.isfinite(scores)))
         if wrong:
             raise EvaluationError(
-                f"{wrong} of {scores.numel()} scores of {type(scorer).__name__} are NaN or infinite, "
-                "so their order "
-                "means nothing; look for a diverged training or a division by zero in the model"
+                f"{wrong} of {scores.size} scores of {type(scorer).__name__} are NaN or infinite, so their "
+                "order means nothing; look for a diverged training or a division by zero in the model"
             )
-    return scores.contiguous()
+    return scores
 
 
 def check_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:
