@@ -14,7 +14,7 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.config import Settings
 from hdccf.data.graph import Neighbours
-from hdccf.data.split import Split
+from hdccf.data.split import PARTS, Split
 from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
@@ -51,7 +51,13 @@ class Recommender:
         self.config = config or {}
         self.name = name_of(settings)
         self._scorer: Scorer = model.scorer()
-        self._seen = Neighbours.of(split.train.by_user, split.n_items)
+        # All that a user has had: what is held out is hidden from training, not from the user.
+        had = sum((split.part(part).matrix for part in PARTS[1:]), split.train.matrix).tocsr()
+        self._seen = Neighbours(
+            torch.from_numpy(had.indptr.astype(np.int64)),
+            torch.from_numpy(had.indices.astype(np.int64)),
+            split.n_items,
+        )
 
     @property
     def path(self) -> Path:
@@ -79,7 +85,7 @@ class Recommender:
     def recommend(self, users: Users, k: int = 10, *, include_seen: bool = False) -> pl.DataFrame:
         """The k best items of each user, best first, as rows of user, rank, item, score (and title).
 
-        Training items are left out unless asked for; a user with fewer than k others gets fewer.
+        What the user has had is left out unless asked for; a user with fewer than k others gets fewer.
         """
         if k < 1:
             raise ConfigError(f"k={k} recommends nothing; ask for 1 or more")

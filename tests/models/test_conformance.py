@@ -11,7 +11,7 @@ from graphs import checkerboard, interactions, random_interactions, small_split
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import leave_one_out, predefined_split
-from hdccf.data.split import Split
+from hdccf.data.split import PARTS, Split
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, HdccfError
 from hdccf.evaluation.ranking import Ranker
@@ -178,10 +178,11 @@ def test_users_and_items_that_never_occurred_can_be_scored(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_recommending_leaves_out_what_was_seen_and_knows_its_users(name: str) -> None:
     fitted = fit(small_split(), settings_of(name))
-    train = fitted.split.train
+    split = fitted.split
     for user in (0, 17):
         found = fitted.recommend([f"u{user}"], k=1000)["item"].to_list()
-        seen = {int(train.item_ids[int(item)]) for item in train.by_user.of(user)}
+        had = [item for part in PARTS for item in split.part(part).by_user.of(user)]
+        seen = {int(split.train.item_ids[int(item)]) for item in had}
         assert len(found) == len(set(found)) == 30 - len(seen)
         assert not seen & set(found)
     with pytest.raises(DataError, match="user 'stranger' is not in the training data"):

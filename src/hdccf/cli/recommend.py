@@ -12,9 +12,7 @@ def recommend(
         list[str], typer.Argument(metavar="USER …", help="Users by their own ids, as in the data.")
     ],
     k: Annotated[int, typer.Option("--k", help="How many items each.")] = 10,
-    include_seen: Annotated[
-        bool, typer.Option("--include-seen", help="Also what the user has had in training.")
-    ] = False,
+    include_seen: Annotated[bool, typer.Option("--include-seen", help="Also what the user has had.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a line an item.")] = False,
 ) -> None:
     """Print the best items for some users, best first."""

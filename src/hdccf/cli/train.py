@@ -21,6 +21,7 @@ _PAPER_CORE = 5
 
 
 def train(
+    context: typer.Context,
     dataset: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="A named data set (hdccf data list).", rich_help_panel=_WHAT),
@@ -131,9 +132,7 @@ def train(
     Ctrl-C saves, and --resume goes on as if nothing had happened.
     """
     if resume is not None:
-        _resume(
-            resume, {"--dataset": dataset, "--interactions": interactions, "--out": out, "--config": config}
-        )
+        _resume(resume, context)
         return
     source = _one_source(dataset, interactions)
     settings = _settings(model, preset, config, assignments or [])
@@ -174,11 +173,16 @@ def train(
     _tell(fitted.path)
 
 
-def _resume(path: Path, others: dict[str, Any]) -> None:
-    given = [name for name, value in others.items() if value is not None]
+def _resume(path: Path, context: typer.Context) -> None:
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name not in (None, "resume")
+        and "COMMANDLINE" in str(context.get_parameter_source(str(option.name)))
+    ]
     if given:
         raise ConfigError(
-            f"--resume goes on with the run's own data and settings; leave out {', '.join(given)}"
+            f"--resume goes on with the run's own data and settings; leave out {', '.join(sorted(given))}"
         )
     from hdccf.runs import RunFolder
     from hdccf.trainer import resume
@@ -224,6 +228,11 @@ def _prepare(source: str, method: str | None, core: int, seed: int, options: dic
     if method not in SPLITS:
         raise ConfigError(f"--split {method!r} is unknown; choose one of {', '.join(SPLITS)}")
     if method == "predefined":
+        if not published:
+            raise ConfigError(
+                f"--split predefined needs a data set that is published as a split, and {source} is not; "
+                f"choose one of {', '.join(SPLITS[:-1])}"
+            )
         return datasets.load_split(
             source, source_folder=options["folder"], fresh=options["fresh"], progress=True
         )
@@ -245,8 +254,10 @@ def _say_what_was_chosen(settings: "Settings", split: "Split") -> None:
     note(repr(split))
     if isinstance(settings, HDCCF):
         vector = resolve_user_vector(settings, split.train)
-        why = {"history": "the data has times", "free": "the data has no times, or the sampler is not block"}
-        chosen = f" ({why[vector]})" if settings.user_vector == "auto" else ""
+        because = "the data has times"
+        if vector == "free":
+            because = "the data has no times" if split.train.times is None else "histories go with blocks"
+        chosen = f" ({because})" if settings.user_vector == "auto" else ""
         note(
             f"user vectors: {vector}{chosen}; negatives: {settings.sampler}; "
             f"similarity: {settings.similarity}, temperature {settings.temperature}"

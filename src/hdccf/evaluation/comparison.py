@@ -224,7 +224,8 @@ def _tests(
 def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:
     if len(systems) < 2 or not all(systems.values()):
         raise EvaluationError(
-            f"{len(systems)} system(s) cannot be compared; give two or more, each with an evaluation"
+            f"{len(systems)} system(s) cannot be compared; give two or more "
+            "(runs that differ only in their seed are one system)"
         )
     evaluations = [evaluation for runs in systems.values() for evaluation in runs]
     for setting in _MUST_AGREE:
