@@ -281,7 +281,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a small size, to see that it runs")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     parser.add_argument("--repeats", type=int, default=5, help="how often each is timed; the best counts")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="threads for everybody")
     arguments = parser.parse_args()
@@ -291,10 +291,9 @@ def main() -> None:
     results = {}
     for name, size in sizes.items():
         results[name] = bench(size, arguments.repeats, arguments.threads)
-        if not arguments.json:
-            show(name, results[name])
+        show(name, results[name])
     if arguments.json:
-        print(json.dumps({"threads": arguments.threads, "sizes": results}, indent=2))
+        print(json.dumps({"threads": arguments.threads, "sizes": results}))
 
 
 if __name__ == "__main__":
