@@ -4,8 +4,8 @@
 
 Every finished run is a line of results/learning.jsonl, and a line that is there is not run again, so the
 command goes on where it was stopped. results/learning.md is written from the lines. Settings are fixed here;
-the epoch is the one that validation chose. ML-1M's test figures were seen while its settings were explored, and
-`time-blind` was changed after one (decision 004).
+the epoch is the one that validation chose. ML-1M's test figures were seen while its settings were explored,
+and `time-blind` was changed after one (decision 004).
 """
 
 import argparse
