@@ -33,9 +33,17 @@ class Table(nn.Module):
     def sum_of(self, history: History, n_rows: int) -> Vectors:
         """For each row the normalised, weighted sum of its items' unit vectors; zero where it has none."""
 
+        # An item stands in many histories: its vector is looked up and normalised once, and the bag adds up
+        # without a vector for each place of each history.
+        distinct, places = torch.unique(history.items, return_inverse=True)
+        starts = torch.searchsorted(history.rows, torch.arange(n_rows, device=history.rows.device))
+
         def add_up(table: nn.Parameter) -> Float[Tensor, "rows d"]:
-            terms = unit(self._look_up(table, history.items)) * history.weights.to(table.dtype).unsqueeze(1)
-            return unit(table.new_zeros(n_rows, table.shape[1]).index_add(0, history.rows, terms))
+            vectors = unit(self._look_up(table, distinct))
+            weights = history.weights.to(table.dtype)
+            return unit(
+                functional.embedding_bag(places, vectors, starts, mode="sum", per_sample_weights=weights)
+            )
 
         embedding = add_up(self.embedding)
         return Vectors(embedding, embedding if self.factors is None else add_up(self.factors))

@@ -11,7 +11,7 @@ class HDCCF(TrainingSettings):
     """Hardness-aware debiased contrastive collaborative filtering (Yang et al., IJCAI 2022)."""
 
     # Blocks make steps so cheap that an epoch is short, hence more of them between looks, and larger steps.
-    epochs: int = Field(default=200, ge=1)
+    epochs: int = Field(default=120, ge=1)
     """Passes over the users (`block`) or the pairs at most; early stopping usually ends before."""
     learning_rate: float = Field(default=4e-3, gt=0)
     """Step size; too large and the loss jumps, too small and early stopping comes before the best."""
