@@ -26,7 +26,7 @@ from hdccf.evaluation.ranking import Ranker, check_protocols
 from hdccf.files import write_json
 from hdccf.interrupts import Interruptible
 from hdccf.models import entry_named, name_of
-from hdccf.models.base import Model
+from hdccf.models.base import Model, Solved
 from hdccf.optimizers import Stepper
 from hdccf.progress import note
 from hdccf.randomness import generator_for
@@ -129,8 +129,11 @@ class _Training:
         self.run_folder = folder
         if self.model.groups:
             self._train()
+        elif isinstance(self.model, Solved) and not (folder is not None and folder.best.exists()):
+            self._solve(self.model)
         self._keep_best()
-        if folder is not None:
+        # One that was solved before has its own result already, with the seconds that it took.
+        if folder is not None and (self.model.groups or not folder.result.exists()):
             with checkpoint.explained(folder.result):
                 write_json(folder.result, self._result())
         config = self.run_folder.config if self.run_folder else {}
@@ -144,6 +147,11 @@ class _Training:
             path=path,
             config=config,
         )
+
+    def _solve(self, model: Solved) -> None:
+        started = time.monotonic()
+        model.solve(generator_for(self.seed, "solution"), self.progress)
+        self.standing.seconds = time.monotonic() - started
 
     # -- the loop --------------------------------------------------------------------------------------------
 

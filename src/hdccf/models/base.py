@@ -28,7 +28,7 @@ class Model(Protocol):
     """A model yields its losses with the parameters each one drives; the trainer steps between them.
 
     So a plain model yields one objective a batch, an adversarial one two, and both share the loop. A model
-    whose `groups` are empty is finished when it is built.
+    whose `groups` are empty is finished when it is built, or when it is `Solved`.
     """
 
     @property
@@ -52,6 +52,16 @@ class Model(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+@runtime_checkable
+class Solved(Protocol):
+    """A model without groups that computes its weights at one go instead of being trained.
+
+    Building it only allocates them, so that a run that is opened fills them in and solves nothing again.
+    """
+
+    def solve(self, generator: torch.Generator, progress: bool) -> None: ...
 
 
 Build = Callable[[Any, Interactions, torch.Generator], Model]
