@@ -5,11 +5,13 @@ from difflib import get_close_matches
 from hdccf.config import Settings
 from hdccf.errors import ConfigError
 from hdccf.models.base import Entry
+from hdccf.models.ease import EASE, EASEModel
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.hdccf_settings import HDCCF, PRESETS
 from hdccf.models.reference import MostPopular, MostPopularModel, Random, RandomModel
 
 MODELS: dict[str, Entry] = {
+    "ease": Entry(EASE, EASEModel, "each item regressed on all others, in closed form"),
     "hdccf": Entry(HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS),
     "most-popular": Entry(MostPopular, MostPopularModel, "the items with the most users, for everybody"),
     "random": Entry(Random, RandomModel, "a fixed random order for each user; what chance gives"),

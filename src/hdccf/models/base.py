@@ -64,6 +64,27 @@ class Solved(Protocol):
     def solve(self, generator: torch.Generator, progress: bool) -> None: ...
 
 
+class Untrained(nn.Module):
+    """What a model without groups answers to the trainer's questions about training."""
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {}
+
+    @property
+    def n_batches(self) -> int:
+        return 0
+
+    def batches(self, generator: torch.Generator) -> Iterator[Any]:
+        return iter(())
+
+    def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]:
+        return iter(())
+
+    def diagnose(self, batch: Any) -> dict[str, float]:
+        return {}
+
+
 Build = Callable[[Any, Interactions, torch.Generator], Model]
 
 
@@ -75,6 +96,11 @@ class Entry:
     build: Build
     summary: str
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def weighted_mean(values: Float[Tensor, " b"], weights: Float[Tensor, " b"]) -> Float[Tensor, ""]:
+    """0 where nothing has any weight, as when all positives of a batch are too old to count."""
+    return (values * weights).sum() / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 class VectorScorer:

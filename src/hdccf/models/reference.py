@@ -1,16 +1,13 @@
 """Two rules that any model must beat: what everybody takes, and chance. Nothing is trained."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
-from hdccf.models.base import Objective
+from hdccf.models.base import Untrained
 from hdccf.scoring import Scorer
 
 
@@ -22,30 +19,13 @@ class Random(Settings):
     """A fixed random order of the items for each user."""
 
 
-class _Untrained(nn.Module):
+class _Rule(Untrained):
     """A model that is finished when it is built, and its own scorer."""
 
     def __init__(self, n_users: int, n_items: int) -> None:
         super().__init__()
         self.n_users = n_users
         self.n_items = n_items
-
-    @property
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {}
-
-    @property
-    def n_batches(self) -> int:
-        return 0
-
-    def batches(self, generator: torch.Generator) -> Iterator[Any]:
-        return iter(())
-
-    def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]:
-        return iter(())
-
-    def diagnose(self, batch: Any) -> dict[str, float]:
-        return {}
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
         raise NotImplementedError
@@ -60,7 +40,7 @@ class _Untrained(nn.Module):
         return self
 
 
-class MostPopularModel(_Untrained):
+class MostPopularModel(_Rule):
     """An item's score is its number of training users."""
 
     degrees: Tensor
@@ -73,7 +53,7 @@ class MostPopularModel(_Untrained):
         return self.degrees[items]
 
 
-class RandomModel(_Untrained):
+class RandomModel(_Rule):
     """A pair's score is a hash of it and of a salt, so that it needs no memory and never changes."""
 
     salt: Tensor

@@ -1,0 +1,112 @@
+"""EASE: a linear map from what a user had to every item, in closed form (Steck, WWW 2019)."""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy import sparse
+from scipy.linalg import lapack
+from torch import Tensor
+
+from hdccf.data.interactions import Interactions
+from hdccf.errors import ConfigError, TrainingError
+from hdccf.models.base import Untrained
+from hdccf.models.histories import WeightedHistories
+from hdccf.progress import note
+from hdccf.scoring import Scorer
+
+_SCORES_AT_ONCE = 1 << 22
+"""A user's scores come for the whole catalogue; so many are held while some of them are picked: 16 MB."""
+
+_MIRRORED_AT_ONCE = 512
+"""Rows of a triangle that are copied to the other at once."""
+
+
+class EASE(WeightedHistories):
+    """Items regressed on items with none explaining itself (Steck, WWW 2019): closed form, no epochs."""
+
+    l2: float = Field(default=500.0, gt=0)
+    """λ: the pull of all weights towards zero. Larger leans on items that many users had; small data takes
+    less, and the best is found by trying 100 to 1000."""
+    max_items: int = Field(default=20_000, ge=1)
+    """Catalogues above this are refused before memory runs out: the weights are items × items, 4 bytes each,
+    1.6 GB at 20,000 items, and four times that while they are solved and saved."""
+
+
+class EASEModel(Untrained):
+    """Scores are X B, with B = I − P·diag(1 / diag P) and P = (XᵀX + λI)⁻¹; it is its own scorer."""
+
+    weights: Tensor
+
+    def __init__(self, settings: EASE, train: Interactions, generator: torch.Generator) -> None:
+        super().__init__()
+        if train.n_items > settings.max_items:
+            gigabytes = 4 * train.n_items**2 / 1e9
+            raise ConfigError(
+                f"{train.n_items} items are more than max_items={settings.max_items}: EASE would need "
+                f"{gigabytes:.1f} GB for its weights alone; leave out rare items, or raise max_items"
+            )
+        self.settings = settings
+        self.n_users, self.n_items = train.n_users, train.n_items
+        self._train = train
+        self._histories = sparse.csr_array(
+            (settings.weights_of(train).numpy(), train.items, train.by_user.starts),
+            shape=(train.n_users, train.n_items),
+        )
+        self.register_buffer("weights", torch.zeros(train.n_items, train.n_items))
+
+    @torch.no_grad()
+    def solve(self, generator: torch.Generator, progress: bool) -> None:
+        if progress:
+            note(f"solving for {self.n_items} × {self.n_items} weights")
+        observed = self._train.matrix
+        gram = (observed.T @ observed).toarray(order="C")
+        gram[np.diag_indices(self.n_items)] += np.float32(self.settings.l2)
+        if not _regress_without_itself(gram):
+            raise TrainingError(
+                f"l2={self.settings.l2} is too small for this data: the equations have no stable solution; "
+                "raise it"
+            )
+        self.weights.copy_(torch.from_numpy(gram))
+
+    def scorer(self) -> Scorer:
+        return self
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        if items is None:
+            return self._scores(users)
+        return torch.cat([self._scores(some)[:, items] for some in self._portions(users)])
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        wanted = zip(self._portions(users), self._portions(items), strict=True)
+        return torch.cat([self._scores(some).gather(1, theirs) for some, theirs in wanted])
+
+    def _scores(self, users: Int64[Tensor, " b"]) -> Float[Tensor, "b items"]:
+        """SciPy's product reads only the rows of B that are in a history; torch's took twice as long."""
+        return torch.from_numpy(self._histories[users.numpy()] @ self.weights.numpy(force=True))
+
+    def _portions(self, rows: Int64[Tensor, "b *c"]) -> tuple[Int64[Tensor, "_ *c"], ...]:
+        return torch.split(rows, max(1, _SCORES_AT_ONCE // self.n_items))
+
+
+def _regress_without_itself(gram: NDArray[np.float32]) -> bool:
+    """Makes −P[i, j] / P[j, j] of XᵀX + λI, P being its inverse, and 0 on the diagonal; all in its memory.
+
+    False where single precision does not find it positive definite. LAPACK works on the transpose,
+    which is the same matrix in the order that it wants, and leaves one triangle of the inverse.
+    """
+    _, failed = lapack.spotrf(gram.T, lower=0, overwrite_a=1, clean=0)
+    if failed:
+        return False
+    lapack.spotri(gram.T, lower=0, overwrite_c=1)
+    for start in range(0, len(gram), _MIRRORED_AT_ONCE):
+        rows = slice(start, start + _MIRRORED_AT_ONCE)
+        corner = gram[rows, rows]
+        corner[...] = np.tril(corner) + np.tril(corner, -1).T
+        gram[:start, rows] = gram[rows, :start].T
+    gram /= -gram.diagonal()
+    np.fill_diagonal(gram, 0)
+    return True
