@@ -59,6 +59,19 @@ class TrainingSettings(Settings):
         return self
 
 
+class PositiveSettings(TrainingSettings):
+    """How much each positive pair counts, for models that can weigh them."""
+
+    recency_half_life: float | None = Field(default=None, gt=0)
+    """Age at which a positive counts half (plus the floor); none weighs all alike."""
+    recency_floor: float = Field(default=0.0, ge=0, le=1)
+    """What the oldest positive still counts."""
+    recency_unit: Literal["interactions", "days"] = "interactions"
+    """Whether age is counted in the user's later interactions or in days before their last."""
+    count_power: float = Field(default=0.0, ge=0)
+    """A pair that occurred n times counts n to this power."""
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The settings of a TOML file as a flat table."""
     try:

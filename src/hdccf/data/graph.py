@@ -27,6 +27,9 @@ class Neighbours:
             n_columns,
         )
 
+    def to(self, device: torch.device) -> "Neighbours":
+        return Neighbours(self.starts.to(device), self.flat.to(device), self.n_columns)
+
     @cached_property
     def degrees(self) -> Int64[Tensor, " nodes"]:
         return self.starts.diff()
@@ -46,22 +49,26 @@ class Neighbours:
         The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour
         is r plus the number of neighbours with at most r non-neighbours below them: one binary search.
         """
+        self.refuse_full(nodes)
         free = self.n_columns - self.degrees[nodes]
-        if bool((free == 0).any()):
-            full = int(nodes[free == 0][0])
-            raise DataError(
-                f"node {full} is paired with all {self.n_columns} columns, so nothing is left to be its "
-                "negative; leave it out, or use in-batch negatives"
-            )
         ranks = _below(free, size, generator)
         keys = nodes[:, None] * (self.n_columns + 1) + ranks
         below = torch.searchsorted(self._gap_keys, keys, right=True) - self.starts[nodes, None]
         return ranks + below
 
+    def refuse_full(self, nodes: Int64[Tensor, " b"]) -> None:
+        """Says who it is that is paired with everything and so can have no negative."""
+        full = nodes[self.degrees[nodes] == self.n_columns]
+        if len(full):
+            raise DataError(
+                f"node {int(full[0])} is paired with all {self.n_columns} columns, so nothing is left to be "
+                "its negative; leave it out, or use in-batch negatives"
+            )
+
     def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
         """Whether each (node, column) is a pair."""
         if len(self.flat) == 0:
-            return torch.zeros(len(nodes), dtype=torch.bool)
+            return torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
         keys = nodes * self.n_columns + columns
         position = torch.searchsorted(self._pair_keys, keys).clamp_(max=len(self.flat) - 1)
         return self._pair_keys[position] == keys
@@ -77,8 +84,8 @@ class Neighbours:
         found = self.flat[entries]
         if columns is None:
             return rows, found, entries
-        slots = torch.full((self.n_columns,), -1, dtype=torch.int64)
-        slots[columns] = torch.arange(len(columns))
+        slots = torch.full((self.n_columns,), -1, dtype=torch.int64, device=columns.device)
+        slots[columns] = torch.arange(len(columns), device=columns.device)
         place = slots[found]
         hit = place >= 0
         return rows[hit], place[hit], entries[hit]
@@ -92,7 +99,7 @@ class Neighbours:
     def _gap_keys(self) -> Int64[Tensor, " pairs"]:
         nodes = torch.repeat_interleave(self.degrees)
         ascending = self._pair_keys - nodes * self.n_columns
-        place = torch.arange(len(nodes)) - self.starts[nodes]
+        place = torch.arange(len(nodes), device=nodes.device) - self.starts[nodes]
         return nodes * (self.n_columns + 1) + ascending - place
 
 
@@ -116,6 +123,12 @@ class Graph:
             Neighbours.of(train.by_user, train.n_items),
             Neighbours.of(train.by_item, train.n_users),
         )
+
+    def to(self, device: torch.device) -> "Graph":
+        """The same on a device, so that what draws from it can stand beside a model there."""
+        if self.items_of.flat.device == device:
+            return self
+        return Graph(self.items_of.to(device), self.users_of.to(device))
 
     @property
     def n_users(self) -> int:
@@ -141,11 +154,13 @@ def expand(
     """Concatenates the ranges starts[k] … starts[k] + lengths[k] − 1; gives k and element for each place."""
     rows = torch.repeat_interleave(lengths)
     ends = lengths.cumsum(0)
-    return rows, torch.arange(len(rows)) - (ends - lengths)[rows] + starts[rows]
+    return rows, torch.arange(len(rows), device=rows.device) - (ends - lengths)[rows] + starts[rows]
 
 
 def _below(limits: Int64[Tensor, " b"], size: int, generator: torch.Generator) -> Int64[Tensor, "b size"]:
     """Uniform whole numbers from 0 to limits − 1, `size` a row."""
-    uniform = torch.rand((len(limits), size), generator=generator, dtype=torch.float64)
+    uniform = torch.rand(
+        (len(limits), size), generator=generator, dtype=torch.float64, device=generator.device
+    )
     # Rounding could reach the limit itself for limits beyond 2^52; the clamp costs nothing.
     return (uniform * limits[:, None]).long().clamp_(max=(limits - 1)[:, None])

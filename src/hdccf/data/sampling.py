@@ -17,6 +17,14 @@ from hdccf.data.graph import Graph, Neighbours, expand
 from hdccf.errors import ConfigError
 
 
+class Pairs(NamedTuple):
+    """Positive pairs and nothing else: whoever trains on them finds the negatives."""
+
+    users: Int64[Tensor, " b"]
+    items: Int64[Tensor, " b"]
+    weights: Float[Tensor, " b"]
+
+
 class Negatives(NamedTuple):
     """In-batch negatives of one side (Eq. 9): distinct columns, scored once and weighted by their count."""
 
@@ -77,6 +85,65 @@ class Block(NamedTuple):
     positive_columns: Int64[Tensor, " b"]
     weights: Float[Tensor, " b"]
     history: History | None
+
+
+@dataclass(frozen=True)
+class PairSampler:
+    """Every training pair once an epoch, in random order; but for users who have had every item, who have
+    nothing left that could stand against theirs.
+
+    With `by_user` users come in random order, each with all their pairs: a model whose user vector is made of
+    all of a user's items then makes it once an epoch and not once a pair. A batch ends with the user who
+    fills it.
+    """
+
+    graph: Graph
+    weights: Float[Tensor, " pairs"]
+    batch_size: int
+    by_user: bool = False
+    least: int = 1
+    """A last batch smaller than this joins the one before it."""
+
+    def __len__(self) -> int:
+        # Which users share a batch depends on their order; about as many pairs make about as many batches.
+        return len(_batch_sizes(self._n_pairs, self.batch_size, self.least))
+
+    @cached_property
+    def _able(self) -> Int64[Tensor, " a"]:
+        degrees = self.graph.items_of.degrees
+        return ((degrees > 0) & (degrees < self.graph.n_items)).nonzero().squeeze(1)
+
+    @cached_property
+    def _n_pairs(self) -> int:
+        return int(self.graph.items_of.degrees[self._able].sum())
+
+    @cached_property
+    def _entries(self) -> Int64[Tensor, " able_pairs"]:
+        return self._pairs_of(self._able)
+
+    def _pairs_of(self, users: Int64[Tensor, " u"]) -> Int64[Tensor, " n"]:
+        return expand(self.graph.items_of.starts[users], self.graph.items_of.degrees[users])[1]
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Pairs]:
+        if self._n_pairs < self.least:
+            raise ConfigError(
+                f"{self._n_pairs} training pairs are of users who have not had every item, and these "
+                f"negatives need {self.least}; add items, or take another sampler"
+            )
+        for chosen in self._users_by_turns(generator) if self.by_user else self._pairs_by_turns(generator):
+            yield Pairs(self.graph.pair_users[chosen], self.graph.items_of.flat[chosen], self.weights[chosen])
+
+    def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+        for places in _shuffled(self._n_pairs, self.batch_size, generator, self.least):
+            yield self._entries[places]
+
+    def _users_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+        users = self._able[torch.randperm(len(self._able), generator=generator)]
+        ends = self.graph.items_of.degrees[users].cumsum(0)
+        n_batches = len(self)
+        targets = (torch.arange(1, n_batches) * self._n_pairs) // n_batches
+        cuts = torch.unique(ends[torch.searchsorted(ends, targets)])
+        yield from torch.tensor_split(self._pairs_of(users), cuts[cuts < self._n_pairs])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from hdccf.config import PositiveSettings
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 
@@ -32,6 +33,17 @@ def positive_weights(
     if count_power:
         weights *= train.counts.astype(np.float64) ** count_power
     return torch.from_numpy(weights.astype(np.float32))
+
+
+def weights_of(settings: PositiveSettings, train: Interactions) -> Float32[Tensor, " pairs"]:
+    """`positive_weights` as a model's settings have them."""
+    return positive_weights(
+        train,
+        half_life=settings.recency_half_life,
+        floor=settings.recency_floor,
+        unit=settings.recency_unit,
+        count_power=settings.count_power,
+    )
 
 
 def ages(train: Interactions, unit: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

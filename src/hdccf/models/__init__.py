@@ -4,15 +4,21 @@ from difflib import get_close_matches
 
 from hdccf.config import Settings
 from hdccf.errors import ConfigError
+from hdccf.models.als import ALS, ALSModel
 from hdccf.models.base import Entry
 from hdccf.models.ease import EASE, EASEModel
+from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.hdccf_settings import HDCCF, PRESETS
 from hdccf.models.reference import MostPopular, MostPopularModel, Random, RandomModel
 
 MODELS: dict[str, Entry] = {
+    "als": Entry(ALS, ALSModel, "weighted matrix factorisation by alternating least squares, by implicit"),
     "ease": Entry(EASE, EASEModel, "each item regressed on all others, in closed form"),
     "hdccf": Entry(HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS),
+    "pmf": Entry(PMF, build_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),
+    "bpr": Entry(BPR, build_bpr, "Bayesian personalised ranking: a positive above one unobserved item"),
+    "ssm": Entry(SSM, build_ssm, "sampled softmax: a positive's share among itself and many negatives"),
     "most-popular": Entry(MostPopular, MostPopularModel, "the items with the most users, for everybody"),
     "random": Entry(Random, RandomModel, "a fixed random order for each user; what chance gives"),
 }

@@ -5,14 +5,13 @@ import torch
 from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy import sparse
 from scipy.linalg import lapack
 from torch import Tensor
 
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.models.base import Untrained
-from hdccf.models.histories import WeightedHistories
+from hdccf.models.histories import WeightedHistories, weighted_histories
 from hdccf.progress import note
 from hdccf.scoring import Scorer
 
@@ -50,10 +49,7 @@ class EASEModel(Untrained):
         self.settings = settings
         self.n_users, self.n_items = train.n_users, train.n_items
         self._train = train
-        self._histories = sparse.csr_array(
-            (settings.weights_of(train).numpy(), train.items, train.by_user.starts),
-            shape=(train.n_users, train.n_items),
-        )
+        self._histories = weighted_histories(train, settings)
         self.register_buffer("weights", torch.zeros(train.n_items, train.n_items))
 
     @torch.no_grad()

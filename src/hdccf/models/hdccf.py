@@ -24,11 +24,11 @@ from hdccf.data.sampling import (
     UniformSampler,
     cut_histories,
 )
-from hdccf.data.weights import positive_weights
+from hdccf.data.weights import weights_of
 from hdccf.diagnostics import describe_negatives
 from hdccf.encoders import Table
 from hdccf.errors import ConfigError
-from hdccf.models.base import Objective, VectorScorer
+from hdccf.models.base import Objective, VectorScorer, weighted_mean
 from hdccf.models.hdccf_scores import (
     Scored,
     ScoredBlock,
@@ -55,13 +55,7 @@ class HDCCFModel(nn.Module):
         self.settings = settings
         self.uses_history = resolve_user_vector(settings, train) == "history"
         self.graph = Graph.of(train)
-        self._positive_weights = positive_weights(
-            train,
-            half_life=settings.recency_half_life,
-            floor=settings.recency_floor,
-            unit=settings.recency_unit,
-            count_power=settings.count_power,
-        )
+        self._positive_weights = weights_of(settings, train)
         separate = settings.similarity == "modulated" and settings.factors == "separate"
 
         def table(n_nodes: int) -> Table:
@@ -132,7 +126,7 @@ class HDCCFModel(nn.Module):
         scored: Scored | ScoredBlock
         if isinstance(batch, Block):
             scored = score_block(self, batch, generator)
-            loss, clips = self._block_loss(scored, batch)
+            loss, clips = self._block_loss(scored, batch, generator)
             relation_weights = scored.anchor_weights
         else:
             scored = score_in_batch(self, batch) if isinstance(batch, InBatch) else score_drawn(self, batch)
@@ -206,7 +200,11 @@ class HDCCFModel(nn.Module):
 
     # -- losses of scored batches ----------------------------------------------------------------------------
 
-    def _block_loss(self, scored: ScoredBlock, block: Block) -> tuple[Float[Tensor, " b"], Terms]:
+    def _block_loss(
+        self, scored: ScoredBlock, block: Block, generator: torch.Generator
+    ) -> tuple[Float[Tensor, " b"], Terms]:
+        if self.settings.loss == "bpr":
+            return self._block_bpr(scored.scores, block, generator), {}
         positive, items, users = self.contrast.block(
             scored.scores,
             block,
@@ -214,6 +212,18 @@ class HDCCFModel(nn.Module):
             log_user_weights=scored.log_user_weights,
         )
         return self.contrast.loss(positive, items, users), _clips(items, users)
+
+    def _block_bpr(
+        self, scores: Float[Tensor, "r c"], block: Block, generator: torch.Generator
+    ) -> Float[Tensor, " b"]:
+        """BPR against one column of the row each, uniformly; 0 where that is an observed pair."""
+        n_positives, n_columns, device = len(block.rows), scores.shape[1], scores.device
+        drawn = torch.randint(n_columns, (n_positives,), generator=generator, device=device)
+        observed = torch.zeros(scores.shape, dtype=torch.bool, device=device)
+        observed[block.observed_rows, block.observed_columns] = True
+        positive = scores[block.rows, block.positive_columns]
+        loss = losses.bpr(positive, scores[block.rows, drawn])
+        return loss.masked_fill(observed[block.rows, drawn], 0.0)
 
     def _instance_loss(self, scored: Scored, generator: torch.Generator) -> tuple[Float[Tensor, " b"], Terms]:
         s = self.settings
@@ -262,11 +272,6 @@ def resolve_user_vector(settings: HDCCF, train: Interactions) -> Literal["free",
         train.times is not None and settings.sampler == "block" and bool((train.by_user.degrees >= 2).any())
     )
     return "history" if possible else "free"
-
-
-def weighted_mean(values: Float[Tensor, " b"], weights: Float[Tensor, " b"]) -> Float[Tensor, ""]:
-    """0 where nothing has any weight, as when all positives of a batch are too old to count."""
-    return (values * weights).sum() / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def _similarity(settings: HDCCF, generator: torch.Generator) -> Similarity:

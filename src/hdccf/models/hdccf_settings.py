@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from hdccf.config import TrainingSettings
+from hdccf.models.block_settings import BlockSettings
 
 
-class HDCCF(TrainingSettings):
+class HDCCF(BlockSettings):
     """Hardness-aware debiased contrastive collaborative filtering (Yang et al., IJCAI 2022)."""
 
     # Blocks make steps so cheap that an epoch is short, hence more of them between looks, and larger steps.
@@ -24,19 +24,6 @@ class HDCCF(TrainingSettings):
     user_vector: Literal["auto", "free", "history"] = "auto"
     """`free` learns a vector a user (the paper); `history` makes it from the user's recent items, so that new
     users need no training; `auto` takes `history` where the data has times."""
-    history_half_life: float = Field(default=3.0, gt=0)
-    """`history`: after this many later items an item speaks half as loud for its user."""
-    history_floor: float = Field(default=0.03, ge=0, le=1)
-    """`history`: what even the oldest item still says of its user's taste."""
-    history_length: int = Field(default=200, ge=1)
-    """`history`: items further back than this are not looked at."""
-    history_table: Literal["own", "shared"] = "own"
-    """`history`: whether items have a second vector for their part in a history, or the same as when they are
-    recommended. Of their own they can say that one item leads to another and not back."""
-    ahead: int = Field(default=5, ge=1)
-    """`history`: how many items after a random moment are the positives of that moment."""
-    ahead_half_life: float = Field(default=2.0, gt=0)
-    """`history`: each this many places later a positive counts half."""
     init_std: float = Field(default=0.1, gt=0)
     """Spread of the first vectors; with a cosine it sets how fast their directions turn."""
 
@@ -54,10 +41,6 @@ class HDCCF(TrainingSettings):
     sampler: Literal["block", "in-batch", "uniform"] = "block"
     """`block` scores users × items once and takes every observed pair in it as a positive; `in-batch` is
     Eq. 9; `uniform` is Eq. 1."""
-    block_users: int = Field(default=128, ge=1)
-    """`block`: users in a block; fewer make more, noisier steps."""
-    block_items: int = Field(default=8192, ge=1)
-    """`block`: up to this many items all are scored, beyond it the positives and a draw of the rest."""
     batch_size: int = Field(default=512, ge=1)
     """`in-batch`, `uniform`: pairs in a step."""
     neighbours: int = Field(default=2, ge=1)
@@ -87,25 +70,15 @@ class HDCCF(TrainingSettings):
     item_item_weight: float = Field(default=0.0, ge=0)
     """λ_i of the item–item loss (Eq. 6)."""
 
-    # -- positives
-    recency_half_life: float | None = Field(default=None, gt=0)
-    """Age at which a positive counts half (plus the floor); none weighs all alike."""
-    recency_floor: float = Field(default=0.0, ge=0, le=1)
-    """What the oldest positive still counts."""
-    recency_unit: Literal["interactions", "days"] = "interactions"
-    """Whether age is counted in the user's later interactions or in days before their last."""
-    count_power: float = Field(default=0.0, ge=0)
-    """A pair that occurred n times counts n to this power."""
-
     @model_validator(mode="after")
     def _possible_together(self) -> "HDCCF":
         if self.sampler == "in-batch" and self.batch_size < 2:
             raise ValueError(
                 "batch_size=1 leaves in-batch negatives none; take 2 or more, or another sampler"
             )
-        if self.loss != "contrastive" and self.sampler == "block":
+        if self.loss == "pointwise" and self.sampler == "block":
             raise ValueError(
-                f"loss={self.loss!r} takes one negative a positive; set sampler to in-batch or uniform"
+                "loss='pointwise' takes one negative a positive; set sampler to in-batch or uniform"
             )
         if not self.mask_observed and self.sampler != "in-batch":
             raise ValueError(

@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-from jaxtyping import Float32
 from pydantic import Field
-from torch import Tensor
+from scipy import sparse
 
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
@@ -22,7 +21,15 @@ class WeightedHistories(Settings):
     recency_unit: Literal["interactions", "days"] = "interactions"
     """Whether age is counted in the user's later interactions or in days before their last."""
 
-    def weights_of(self, train: Interactions) -> Float32[Tensor, " pairs"]:
-        return positive_weights(
-            train, half_life=self.recency_half_life, floor=self.recency_floor, unit=self.recency_unit
-        )
+
+def weighted_histories(train: Interactions, settings: WeightedHistories) -> sparse.csr_array:
+    """Users × items, each pair as much as it counts when predicting."""
+    weights = positive_weights(
+        train,
+        half_life=settings.recency_half_life,
+        floor=settings.recency_floor,
+        unit=settings.recency_unit,
+    )
+    return sparse.csr_array(
+        (weights.numpy(), train.items, train.by_user.starts), shape=(train.n_users, train.n_items)
+    )

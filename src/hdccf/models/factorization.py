@@ -1,0 +1,125 @@
+"""Matrix factorisations: PMF, BPR and sampled softmax. They differ in the loss of a pair.
+
+On blocks, and with user vectors made of histories, BPR and sampled softmax are HDCCF with all of its parts
+switched off but the loss: so they are built as that, and a comparison with HDCCF compares the parts alone.
+"""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+
+from hdccf.data.graph import Graph
+from hdccf.data.interactions import Interactions
+from hdccf.models.base import Model
+from hdccf.models.block_settings import BlockSettings
+from hdccf.models.factors import Factors
+from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.models.pair_settings import PairSettings
+from hdccf.models.pairs import PairLoss, PairModel, pairwise_loss, sigmoid_of, softmax_loss, squared_loss
+from hdccf.models.sources import over_pairs
+
+
+class PMF(PairSettings):
+    """Probabilistic matrix factorisation (Salakhutdinov and Mnih, 2007), with drawn zeros."""
+
+    negatives: int = Field(default=4, ge=1)
+    """Zeros drawn against each one: with ones only, every score becomes one."""
+    l2: float = Field(default=1e-3, ge=0)
+    """λ: the precision of the prior of the vectors, relative to the noise."""
+    link: Literal["identity", "sigmoid"] = "identity"
+    """g of (r − g(p·q))²."""
+
+
+class _OnBlocksToo(PairSettings, BlockSettings):
+    """Pairs with drawn negatives, or blocks."""
+
+    sampler: Literal["uniform", "popularity", "in-batch", "dynamic", "irgan", "sd-gar", "block"] = "uniform"  # type: ignore[assignment]
+    """Where the negatives come from: `uniform`; `popularity`^power; `in-batch`, the other pairs' items;
+    `dynamic`, the best scored of some candidates; the generators of `irgan` and `sd-gar`, which learn;
+    `block`, which scores users × items once and takes every observed pair in it as a positive."""
+    user_vector: Literal["free", "history"] = "free"
+    """`free` learns a vector a user; `history` makes it from the user's recent items (blocks only)."""
+
+    @model_validator(mode="after")
+    def _histories_are_cut_in_blocks(self) -> "_OnBlocksToo":
+        if self.user_vector == "history" and self.sampler != "block":
+            raise ValueError(f"user_vector='history' cuts blocks; set sampler to block, not {self.sampler!r}")
+        if self.sampler == "block" and self.l2:
+            raise ValueError("l2 pulls at a batch's own vectors, and a block has all items; use weight_decay")
+        return self
+
+
+class BPR(_OnBlocksToo):
+    """Bayesian personalised ranking (Rendle et al., 2009): the positive above one unobserved item."""
+
+    init_std: float = Field(default=0.1, gt=0)
+    """Spread of the first vectors: with small ones the first epochs only learn popularity."""
+
+
+class SSM(_OnBlocksToo):
+    """Sampled softmax (Wu et al., 2022): the positive's share among itself and uniform negatives."""
+
+    init_std: float = Field(default=0.1, gt=0)
+    """Spread of the first vectors; with a cosine it sets how fast their directions turn."""
+    negatives: int = Field(default=256, ge=1)
+    """Items drawn against each positive: hundreds make the hard ones likely to be among them."""
+    temperature: float = Field(default=0.15, gt=0)
+    """τ: smaller looks at the hardest negatives only. Denser data takes a larger one."""
+    similarity: Literal["cosine", "dot"] = "cosine"
+    """Of the two vectors."""
+    correct_chances: bool = False
+    """Weigh negatives by how much too often they are drawn (log Q correction); off is as published."""
+
+
+def build_pmf(settings: PMF, train: Interactions, generator: torch.Generator) -> Model:
+    loss = squared_loss if settings.link == "identity" else sigmoid_of(squared_loss)
+    return _over_pairs(settings, train, loss, "dot", generator)
+
+
+def build_bpr(settings: BPR, train: Interactions, generator: torch.Generator) -> Model:
+    if settings.sampler == "block":
+        return _over_blocks(settings, train, generator, loss="bpr", similarity="dot")
+    return _over_pairs(settings, train, pairwise_loss, "dot", generator)
+
+
+def build_ssm(settings: SSM, train: Interactions, generator: torch.Generator) -> Model:
+    if settings.sampler == "block":
+        own = {"temperature": settings.temperature, "similarity": settings.similarity}
+        return _over_blocks(settings, train, generator, loss="contrastive", **own)
+    loss = softmax_loss(settings.temperature)
+    return _over_pairs(
+        settings, train, loss, settings.similarity, generator, correct_chances=settings.correct_chances
+    )
+
+
+def _over_pairs(
+    settings: PairSettings,
+    train: Interactions,
+    loss: PairLoss,
+    similarity: str,
+    generator: torch.Generator,
+    correct_chances: bool = False,
+) -> PairModel:
+    graph = Graph.of(train)
+    net = Factors(
+        train.n_users,
+        train.n_items,
+        settings.embedding_dim,
+        similarity=similarity,
+        std=settings.init_std,
+        sparse=settings.sparse_updates,
+        generator=generator,
+    )
+    return over_pairs(net, settings, graph, train, loss, generator, correct_chances=correct_chances)
+
+
+def _over_blocks(
+    settings: _OnBlocksToo, train: Interactions, generator: torch.Generator, **own: Any
+) -> HDCCFModel:
+    shared = {
+        name: getattr(settings, name) for name in type(settings).model_fields if name in HDCCF.model_fields
+    }
+    plain = {"user_side": 0.0, "frequency_correction": 1.0}
+    return HDCCFModel(HDCCF(**{**shared, **plain, **own}), train, generator)

@@ -1,0 +1,193 @@
+"""Where a pair's negatives come from: parts that any model over pairs can take, by name.
+
+A source draws, for each user of a batch, items that stand against the positive. Some know only the data,
+some ask the model for its present scores, and some learn beside it: those yield objectives of their own.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+
+from hdccf.data.graph import Graph
+from hdccf.models.base import Objective
+
+Score = Callable[[Int64[Tensor, " b"], Int64[Tensor, "b s"]], Float[Tensor, "b s"]]
+
+# Redrawing ends soon where a user has few of what is drawn; whoever is left is drawn for exactly.
+_ROUNDS = 20
+
+
+class Request(NamedTuple):
+    """The positives of a batch, how many negatives each, and the model's present score of any pair."""
+
+    users: Int64[Tensor, " b"]
+    items: Int64[Tensor, " b"]
+    size: int
+    score: Score
+    """Without gradients; a source that does not look at the model never calls it."""
+
+
+class Draws(NamedTuple):
+    """Negatives of each positive."""
+
+    items: Int64[Tensor, "b s"]
+    log_chance: Float[Tensor, "b s"] | None
+    """log of how many times likelier than uniformly each was drawn; None where all are alike."""
+    valid: Bool[Tensor, "b s"] | None
+    """False where a draw is no negative and has to be left out; None where all are."""
+
+
+@runtime_checkable
+class NegativeSource(Protocol):
+    """What a model over pairs asks of the part that finds its negatives."""
+
+    @property
+    def least_batch(self) -> int:
+        """Fewer pairs than this in a batch leave nothing to draw."""
+        ...
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters that the source's own objectives drive; none where nothing is learned by gradients."""
+        ...
+
+    def draw(self, request: Request, generator: torch.Generator) -> Draws: ...
+
+    def objectives(self, request: Request, generator: torch.Generator) -> Iterator[Objective]:
+        """What teaches the source, after the model's own step."""
+        ...
+
+
+class _Untaught(nn.Module):
+    """A source that learns nothing."""
+
+    least_batch = 1
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = graph
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {}
+
+    def objectives(self, request: Request, generator: torch.Generator) -> Iterator[Objective]:
+        return iter(())
+
+    def graph(self, like: Tensor) -> Graph:
+        """The training pairs where the batch is."""
+        self._graph = self._graph.to(like.device)
+        return self._graph
+
+
+class UniformNegatives(_Untaught):
+    """`uniform`: any item that the user has not had, all alike."""
+
+    def draw(self, request: Request, generator: torch.Generator) -> Draws:
+        items_of = self.graph(request.users).items_of
+        return Draws(items_of.draw_others(request.users, request.size, generator), None, None)
+
+
+class PopularityNegatives(_Untaught):
+    """`popularity`: items that the user has not had, ∝ (their number of users)^power."""
+
+    cumulative: Tensor
+    log_chances: Tensor
+
+    def __init__(self, graph: Graph, power: float) -> None:
+        super().__init__(graph)
+        # Items nobody had keep a chance where the power is 0, and have none otherwise, as 0^power says.
+        weights = graph.users_of.degrees.double().pow(power)
+        self.register_buffer("cumulative", weights.cumsum(0) / weights.sum(), persistent=False)
+        relative = weights / weights.mean()
+        self.register_buffer("log_chances", relative.log().float(), persistent=False)
+
+    def draw(self, request: Request, generator: torch.Generator) -> Draws:
+        users = request.users
+        items = redrawn(
+            lambda asked: self._any(asked.shape, generator),
+            lambda asked: self._new_to(asked, generator),
+            self.graph(users),
+            users,
+            request.size,
+        )
+        return Draws(items, self.log_chances[items], None)
+
+    def _any(self, shape: torch.Size, generator: torch.Generator) -> Int64[Tensor, "*n"]:
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=self.cumulative.device)
+        return torch.searchsorted(self.cumulative, uniform, right=True).clamp_(max=len(self.cumulative) - 1)
+
+    def _new_to(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
+        """One item each, by chances over the whole catalogue without what the user has had."""
+        chances = self.log_chances.exp().repeat(len(users), 1)
+        had = self.graph(users).items_of.within(users, None)[:2]
+        chances[had] = 0.0
+        # Who has had every item with users is left with those without.
+        chances[chances.sum(1) == 0] = 1.0
+        chances[had] = 0.0
+        return torch.multinomial(chances, 1, generator=generator)[:, 0]
+
+
+class InBatchNegatives(_Untaught):
+    """`in-batch`: the positives of the batch's other pairs, so popular items come ∝ their frequency.
+
+    Nothing is drawn from the catalogue, and what the user has had is left out rather than drawn again.
+    """
+
+    least_batch = 2
+
+    def draw(self, request: Request, generator: torch.Generator) -> Draws:
+        users, items = request.users, request.items
+        n, device = len(users), users.device
+        # Any place but one's own: one of the n − 1 that follow, around the end.
+        steps = torch.randint(1, max(n, 2), (n, request.size), generator=generator, device=device)
+        drawn = items[(torch.arange(n, device=device)[:, None] + steps) % n]
+        graph = self.graph(users)
+        observed = graph.items_of.contains(users.repeat_interleave(request.size), drawn.flatten())
+        relative = graph.users_of.degrees[drawn].float() * (graph.n_items / graph.n_pairs)
+        return Draws(drawn, relative.log(), ~observed.view_as(drawn))
+
+
+class DynamicNegatives(_Untaught):
+    """`dynamic` (Zhang et al. 2013): of N uniform candidates the one that the model scores highest."""
+
+    def __init__(self, graph: Graph, candidates: int) -> None:
+        super().__init__(graph)
+        self.candidates = candidates
+
+    def draw(self, request: Request, generator: torch.Generator) -> Draws:
+        users, size = request.users, request.size
+        items_of = self.graph(users).items_of
+        candidates = items_of.draw_others(users, size * self.candidates, generator)
+        scores = request.score(users, candidates).view(len(users), size, self.candidates)
+        best = scores.argmax(2, keepdim=True)
+        return Draws(candidates.view_as(scores).gather(2, best).squeeze(2), None, None)
+
+
+def redrawn(
+    draw: Callable[[Int64[Tensor, " n"]], Int64[Tensor, " n"]],
+    exactly: Callable[[Int64[Tensor, " n"]], Int64[Tensor, " n"]],
+    graph: Graph,
+    users: Int64[Tensor, " b"],
+    size: int,
+) -> Int64[Tensor, "b size"]:
+    """Draws `size` items for each user, again and again where one falls on a training pair.
+
+    Both callables take users, one a draw, and give an item each: `draw` without regard to what the user has
+    had, `exactly` from the rest only, for those whom `draw` keeps missing.
+    """
+    asked = users.repeat_interleave(size)
+    items = draw(asked)
+    open_ = graph.items_of.contains(asked, items).nonzero().squeeze(1)
+    for _ in range(_ROUNDS):
+        if len(open_) == 0:
+            break
+        items[open_] = draw(asked[open_])
+        open_ = open_[graph.items_of.contains(asked[open_], items[open_])]
+    if len(open_):
+        graph.items_of.refuse_full(asked[open_])
+        items[open_] = exactly(asked[open_])
+    return items.view(len(users), size)

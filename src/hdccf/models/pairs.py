@@ -1,0 +1,187 @@
+"""Models over pairs: a net that scores, a source of negatives and a loss, put together.
+
+So BPR, PMF, SVD++, NeuMF, LightGCN and sampled softmax differ in their net and their loss only, and each
+takes negatives from any source.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from hdccf import losses
+from hdccf.contrast import Against
+from hdccf.data.sampling import Pairs, PairSampler
+from hdccf.diagnostics import describe_negatives
+from hdccf.models.base import Objective, weighted_mean
+from hdccf.models.negatives import Draws, NegativeSource, Request
+from hdccf.scoring import Scorer
+
+_NET = "net"
+
+
+class PairScores(NamedTuple):
+    """A batch, scored: each positive, and the negatives of its own."""
+
+    positive: Float[Tensor, " b"]
+    negative: Float[Tensor, "b s"]
+    looked_up: tuple[Float[Tensor, "b *rest"], ...]
+    """All vectors (and biases) that the rows took, for the penalty."""
+
+
+@runtime_checkable
+class PairNet(Protocol):
+    """What scores pairs; an `nn.Module` whose parameters the model trains."""
+
+    def compare(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
+    ) -> PairScores: ...
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]: ...
+
+    def scorer(self) -> Scorer:
+        """All pairs, without gradients, for ranking."""
+        ...
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+
+LogWeights = Float[Tensor, "b s"]
+"""log of how much each negative counts: 0 is once, −inf leaves it out."""
+
+PairLoss = Callable[[Float[Tensor, " b"], Float[Tensor, "b s"], LogWeights], Float[Tensor, " b"]]
+
+
+class PairModel(nn.Module):
+    """A net trained on pairs; the trainer does the rest."""
+
+    def __init__(
+        self,
+        net: PairNet,
+        source: NegativeSource,
+        loss: PairLoss,
+        sampler: PairSampler,
+        *,
+        negatives: int,
+        l2: float = 0.0,
+        correct_chances: bool = False,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.source = source
+        self.sampler = sampler
+        self.loss = loss
+        self.negatives = negatives
+        self.l2 = l2
+        self.correct_chances = correct_chances
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        return {_NET: list(self.net.parameters()), **self.source.groups}
+
+    @property
+    def n_batches(self) -> int:
+        return len(self.sampler)
+
+    def batches(self, generator: torch.Generator) -> Iterator[Pairs]:
+        yield from self.sampler.epoch(generator)
+
+    def objectives(self, batch: Pairs, generator: torch.Generator) -> Iterator[Objective]:
+        request = self._request(batch)
+        draws = self.source.draw(request, generator)
+        yield self._objective(batch, draws)
+        yield from self.source.objectives(request, generator)
+
+    def _objective(self, batch: Pairs, draws: Draws) -> Objective:
+        scores = self.net.compare(batch.users, batch.items, draws.items)
+        log_weights = self._log_weights(draws).to(scores.negative.dtype)
+        loss = weighted_mean(self.loss(scores.positive, scores.negative, log_weights), batch.weights)
+        if not self.l2:
+            return Objective(loss, _NET, {})
+        penalty = self.l2 * torch.stack([x.square().sum() for x in scores.looked_up]).sum() / len(batch.users)
+        return Objective(loss + penalty, _NET, {"fit": loss.detach(), "penalty": penalty.detach()})
+
+    def _log_weights(self, draws: Draws) -> LogWeights:
+        log_weights = torch.zeros(draws.items.shape, device=draws.items.device)
+        if self.correct_chances and draws.log_chance is not None:
+            log_weights = log_weights - draws.log_chance
+        return log_weights if draws.valid is None else log_weights.masked_fill(~draws.valid, -torch.inf)
+
+    def _request(self, batch: Pairs) -> Request:
+        return Request(batch.users, batch.items, self.negatives, self._score)
+
+    @torch.no_grad()
+    def _score(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+        return self.net.score_rows(users, items)
+
+    @torch.no_grad()
+    def diagnose(self, batch: Pairs) -> dict[str, float]:
+        # A generator of its own, as looking must not change what training draws.
+        generator = torch.Generator(batch.users.device).manual_seed(0)
+        draws = self.source.draw(self._request(batch), generator)
+        scores = self._score(batch.users, draws.items)
+        none = scores.new_zeros(len(scores), 0)
+        return describe_negatives(
+            Against(scores, self._log_weights(draws), None, none, none.bool()), temperature=1.0
+        )
+
+    def scorer(self) -> Scorer:
+        return self.net.scorer()
+
+
+# -- losses of a positive and its negatives ------------------------------------------------------------------
+
+
+def pairwise_loss(
+    positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
+) -> Float[Tensor, " b"]:
+    """BPR, the mean over the negatives: −log σ(s⁺ − s⁻)."""
+    each = losses.bpr(positive.repeat_interleave(negative.shape[1]), negative.flatten()).view_as(negative)
+    weights = log_weights.exp()
+    return (each * weights).sum(1) / weights.sum(1).clamp_min(torch.finfo(weights.dtype).tiny)
+
+
+def softmax_loss(temperature: float) -> PairLoss:
+    """−log of the positive's share among itself and its negatives, at a temperature."""
+
+    def loss(
+        positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
+    ) -> Float[Tensor, " b"]:
+        negatives = losses.log_negative_score(negative, log_weights, temperature=temperature)
+        return losses.contrastive(positive, negatives, None, temperature=temperature)
+
+    return loss
+
+
+def cross_entropy_loss(
+    positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
+) -> Float[Tensor, " b"]:
+    """Point-wise: the positive is a one, each negative a zero."""
+    return _pointwise(losses.binary_cross_entropy, positive, negative, log_weights)
+
+
+def squared_loss(
+    positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
+) -> Float[Tensor, " b"]:
+    """Point-wise: squared distance of the positive from one, and of each negative from zero."""
+    return _pointwise(losses.squared_error, positive, negative, log_weights)
+
+
+def sigmoid_of(loss: PairLoss) -> PairLoss:
+    """The same loss of σ(score)."""
+
+    def of_sigmoid(
+        positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
+    ) -> Float[Tensor, " b"]:
+        return loss(positive.sigmoid(), negative.sigmoid(), log_weights)
+
+    return of_sigmoid
+
+
+def _pointwise(
+    of: Callable[[Tensor, Tensor], Tensor], positive: Tensor, negative: Tensor, log_weights: Tensor
+) -> Tensor:
+    zeros = of(negative.flatten(), torch.zeros_like(negative).flatten()).view_as(negative)
+    return of(positive, torch.ones_like(positive)) + (zeros * log_weights.exp()).sum(1)

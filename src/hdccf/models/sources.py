@@ -1,0 +1,58 @@
+"""The sources of negatives, by name, and models over pairs that are built with one.
+
+Adding a source is a class and a line here; every model over pairs has it.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from hdccf.data.graph import Graph
+from hdccf.data.interactions import Interactions
+from hdccf.data.sampling import PairSampler
+from hdccf.data.weights import weights_of
+from hdccf.models.negatives import (
+    DynamicNegatives,
+    InBatchNegatives,
+    NegativeSource,
+    PopularityNegatives,
+    UniformNegatives,
+)
+from hdccf.models.pair_settings import PairSettings
+from hdccf.models.pairs import PairLoss, PairModel, PairNet
+
+BuildSource = Callable[[PairSettings, Graph, torch.Generator], NegativeSource]
+
+SOURCES: dict[str, BuildSource] = {
+    "uniform": lambda settings, graph, generator: UniformNegatives(graph),
+    "popularity": lambda settings, graph, generator: PopularityNegatives(graph, settings.popularity_power),
+    "in-batch": lambda settings, graph, generator: InBatchNegatives(graph),
+    "dynamic": lambda settings, graph, generator: DynamicNegatives(graph, settings.candidates),
+}
+
+
+def over_pairs(
+    net: PairNet,
+    settings: PairSettings,
+    graph: Graph,
+    train: Interactions,
+    loss: PairLoss,
+    generator: torch.Generator,
+    *,
+    by_user: bool = False,
+    correct_chances: bool = False,
+) -> PairModel:
+    """The net as a model, with the negatives and the weights of positives that the settings name."""
+    source = SOURCES[settings.sampler](settings, graph, generator)
+    sampler = PairSampler(
+        graph, weights_of(settings, train), settings.batch_size, by_user=by_user, least=source.least_batch
+    )
+    return PairModel(
+        net,
+        source,
+        loss,
+        sampler,
+        negatives=settings.negatives,
+        l2=settings.l2,
+        correct_chances=correct_chances,
+    )
