@@ -1,0 +1,99 @@
+"""ALS: matrix factorisation of all pairs by alternating least squares (Hu et al. 2008), through implicit."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy import sparse
+from torch import Tensor
+
+from hdccf.data.interactions import Interactions
+from hdccf.errors import ConfigError, TrainingError
+from hdccf.models.base import Untrained, VectorScorer
+from hdccf.models.histories import WeightedHistories, weighted_histories
+from hdccf.progress import progress_bar
+from hdccf.scoring import Scorer
+from hdccf.similarity import Dot, Vectors
+
+
+class ALS(WeightedHistories):
+    """Weighted matrix factorisation of all pairs, solved side by side (Hu et al., ICDM 2008; implicit)."""
+
+    embedding_dim: int = Field(default=64, ge=1)
+    """Length of the vectors; more remembers more, and overfits where users have few items."""
+    l2: float = Field(default=0.01, ge=0)
+    """λ: the pull of all vectors towards zero; helps where items are rare."""
+    alpha: float = Field(default=1.0, gt=0)
+    """How much an observed pair counts beside an unobserved one, which counts 1. Larger fits what users had
+    more closely, and favours popular items less."""
+    iterations: int = Field(default=15, ge=1)
+    """How often both sides are solved in turn; beyond about 15 little changes."""
+
+
+class ALSModel(Untrained):
+    """Scores are dot products of the factors that the library found; only solving needs the library."""
+
+    users: Tensor
+    items: Tensor
+
+    def __init__(self, settings: ALS, train: Interactions, generator: torch.Generator) -> None:
+        super().__init__()
+        self.settings = settings
+        self._train = train
+        self._histories = weighted_histories(train, settings)
+        self.register_buffer("users", torch.zeros(train.n_users, settings.embedding_dim))
+        self.register_buffer("items", torch.zeros(train.n_items, settings.embedding_dim))
+
+    @torch.no_grad()
+    def solve(self, generator: torch.Generator, progress: bool) -> None:
+        s = self.settings
+        implicit = _import_implicit()
+        seed = int(torch.randint(1 << 31, (), generator=generator))
+        # Rows are spread over threads; BLAS threads within them would only get in each other's way.
+        with implicit.one_blas_thread(), progress_bar("solving", s.iterations, enabled=progress) as advance:
+            fitted = implicit.als(
+                factors=s.embedding_dim,
+                regularization=s.l2,
+                alpha=s.alpha,
+                iterations=s.iterations,
+                num_threads=torch.get_num_threads(),
+                random_state=seed,
+            )
+            try:
+                fitted.fit(_old_kind(self._train.matrix), show_progress=False, callback=lambda *_: advance(1))
+                users = fitted.user_factors
+                if s.recency_half_life is not None:
+                    users = fitted.recalculate_user(np.arange(len(users)), _old_kind(self._histories))
+            except (ValueError, implicit.failure) as cause:
+                raise TrainingError(
+                    f"implicit found no solution with l2={s.l2}, alpha={s.alpha} ({cause}); raise l2"
+                ) from cause
+        self.users.copy_(torch.from_numpy(users))
+        self.items.copy_(torch.from_numpy(fitted.item_factors))
+
+    def scorer(self) -> Scorer:
+        return VectorScorer(Dot(), Vectors(self.users, self.users), Vectors(self.items, self.items))
+
+
+class _Implicit(NamedTuple):
+    als: Any
+    failure: type[Exception]
+    one_blas_thread: Callable[[], AbstractContextManager[Any]]
+
+
+def _import_implicit() -> _Implicit:
+    try:
+        from implicit.cpu.als import AlternatingLeastSquares
+        from implicit.recommender_base import ModelFitError
+        from threadpoolctl import threadpool_limits
+    except ImportError as cause:
+        raise ConfigError("ALS needs implicit; install it with: pip install 'hdccf[als]'") from cause
+    return _Implicit(AlternatingLeastSquares, ModelFitError, lambda: threadpool_limits(1, "blas"))
+
+
+def _old_kind(matrix: sparse.csr_array) -> sparse.csr_matrix:
+    """implicit knows SciPy's matrices only, not its arrays."""
+    return sparse.csr_matrix(matrix)
