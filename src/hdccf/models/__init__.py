@@ -10,7 +10,9 @@ from hdccf.models.ease import EASE, EASEModel
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.neumf import NeuMF, build_neumf
 from hdccf.models.reference import MostPopular, MostPopularModel, Random, RandomModel
+from hdccf.models.svdpp import SVDpp, build_svdpp
 
 MODELS: dict[str, Entry] = {
     "als": Entry(ALS, ALSModel, "weighted matrix factorisation by alternating least squares, by implicit"),
@@ -19,6 +21,8 @@ MODELS: dict[str, Entry] = {
     "pmf": Entry(PMF, build_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),
     "bpr": Entry(BPR, build_bpr, "Bayesian personalised ranking: a positive above one unobserved item"),
     "ssm": Entry(SSM, build_ssm, "sampled softmax: a positive's share among itself and many negatives"),
+    "svdpp": Entry(SVDpp, build_svdpp, "SVD++: a factorisation whose users also add up what they have had"),
+    "neumf": Entry(NeuMF, build_neumf, "a factorisation and a perceptron over pairs in one logit (NeuMF)"),
     "most-popular": Entry(MostPopular, MostPopularModel, "the items with the most users, for everybody"),
     "random": Entry(Random, RandomModel, "a fixed random order for each user; what chance gives"),
 }

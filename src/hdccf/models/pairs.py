@@ -51,6 +51,8 @@ class PairNet(Protocol):
 LogWeights = Float[Tensor, "b s"]
 """log of how much each negative counts: 0 is once, −inf leaves it out."""
 
+Compare = Callable[[Int64[Tensor, " b"], Int64[Tensor, " b"], Int64[Tensor, "b s"]], PairScores]
+
 PairLoss = Callable[[Float[Tensor, " b"], Float[Tensor, "b s"], LogWeights], Float[Tensor, " b"]]
 
 
@@ -88,20 +90,24 @@ class PairModel(nn.Module):
     def batches(self, generator: torch.Generator) -> Iterator[Pairs]:
         yield from self.sampler.epoch(generator)
 
-    def objectives(self, batch: Pairs, generator: torch.Generator) -> Iterator[Objective]:
+    def objectives(
+        self, batch: Pairs, generator: torch.Generator, parts: dict[str, Compare] | None = None
+    ) -> Iterator[Objective]:
+        """The net's; or those of its parts, by the group that each drives, on the same negatives."""
         request = self._request(batch)
         draws = self.source.draw(request, generator)
-        yield self._objective(batch, draws)
+        for group, compare in ({_NET: self.net.compare} if parts is None else parts).items():
+            yield self._objective(batch, draws, compare, group)
         yield from self.source.objectives(request, generator)
 
-    def _objective(self, batch: Pairs, draws: Draws) -> Objective:
-        scores = self.net.compare(batch.users, batch.items, draws.items)
+    def _objective(self, batch: Pairs, draws: Draws, compare: Compare, group: str) -> Objective:
+        scores = compare(batch.users, batch.items, draws.items)
         log_weights = self._log_weights(draws).to(scores.negative.dtype)
         loss = weighted_mean(self.loss(scores.positive, scores.negative, log_weights), batch.weights)
         if not self.l2:
-            return Objective(loss, _NET, {})
+            return Objective(loss, group, {})
         penalty = self.l2 * torch.stack([x.square().sum() for x in scores.looked_up]).sum() / len(batch.users)
-        return Objective(loss + penalty, _NET, {"fit": loss.detach(), "penalty": penalty.detach()})
+        return Objective(loss + penalty, group, {"fit": loss.detach(), "penalty": penalty.detach()})
 
     def _log_weights(self, draws: Draws) -> LogWeights:
         log_weights = torch.zeros(draws.items.shape, device=draws.items.device)

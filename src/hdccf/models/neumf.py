@@ -1,0 +1,318 @@
+"""NeuMF: a factorisation and a perceptron over pairs, added up in one logit (He et al., 2017)."""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Literal, cast
+
+import torch
+from jaxtyping import Float, Int64
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hdccf.data.graph import Graph
+from hdccf.data.interactions import Interactions
+from hdccf.data.sampling import Pairs
+from hdccf.encoders import Table
+from hdccf.models.base import Model, Objective
+from hdccf.models.pair_settings import PairSettings
+from hdccf.models.pairs import Compare, PairModel, PairScores, cross_entropy_loss
+from hdccf.models.sources import over_pairs
+from hdccf.pairwise import tiled_scores
+from hdccf.scoring import Scorer
+
+
+class NeuMF(PairSettings):
+    """Neural matrix factorisation (He et al., 2017): GMF and a perceptron, or one of them alone."""
+
+    embedding_dim: int = Field(default=64, ge=1)
+    """f, the predictive factors of each branch: GMF's vectors have f numbers, the tower's 2f, and its layers
+    4f (both vectors side by side), 2f and f."""
+    batch_size: int = Field(default=256, ge=1)
+    """Positive pairs in a step; each comes with its negatives."""
+    negatives: int = Field(default=4, ge=1)
+    """Zeros drawn against each one, anew in every step."""
+    branch: Literal["neumf", "gmf", "mlp"] = "neumf"
+    """`neumf` adds both up; `gmf` or `mlp` trains the one alone."""
+    pretrain_epochs: int = Field(default=0, ge=0)
+    """Epochs at the start in which each branch learns alone, before their heads are halved and joined."""
+
+    @model_validator(mode="after")
+    def _two_are_joined(self) -> "NeuMF":
+        if self.pretrain_epochs and self.branch != "neumf":
+            raise ValueError(
+                f"pretrain_epochs={self.pretrain_epochs} is for joining two branches; "
+                f"with branch={self.branch!r} set it to 0"
+            )
+        return self
+
+
+class Branch(nn.Module):
+    """One of NeuMF's two: vectors of its own, and a logit of its own for each pair, h·features + bias.
+
+    What depends on the user or on the item alone is computed once for each, not for each pair.
+    """
+
+    def __init__(
+        self,
+        n_users: int,
+        n_items: int,
+        dim: int,
+        factors: int,
+        *,
+        head_inputs: int,
+        std: float,
+        sparse: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.users = Table(n_users, dim, separate=False, std=std, sparse=sparse, generator=generator)
+        self.items = Table(n_items, dim, separate=False, std=std, sparse=sparse, generator=generator)
+        self.head = nn.Parameter(_uniform(math.sqrt(3 / head_inputs), factors, generator=generator))
+        # Of two branches there are two, where their sum would do: each needs one while it learns alone.
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+        raise NotImplementedError
+
+    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+        raise NotImplementedError
+
+    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
+        """The logits of each user with items of their own."""
+        raise NotImplementedError
+
+    def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
+        """The logits of every user with every item, in memory that does not grow with the features."""
+        raise NotImplementedError
+
+
+class GMF(Branch):
+    """h·(p ⊙ q) = (h ⊙ p)·q."""
+
+    def __init__(self, n_users: int, n_items: int, factors: int, **more: Any) -> None:
+        super().__init__(n_users, n_items, factors, factors, **more)
+
+    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+        return vectors * self.head
+
+    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+        return vectors
+
+    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
+        return torch.einsum("bd,bcd->bc", of_users, of_items) + self.bias
+
+    def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
+        return torch.addmm(self.bias, of_users, of_items.T)
+
+
+class MLP(Branch):
+    """h·relu(W₂ relu(W₁ [p ‖ q] + b₁) + b₂), with W₁ [p ‖ q] = W_p p + W_q q."""
+
+    def __init__(
+        self, n_users: int, n_items: int, factors: int, *, generator: torch.Generator, **more: Any
+    ) -> None:
+        wide = 2 * factors
+        super().__init__(n_users, n_items, wide, factors, generator=generator, **more)
+        first, second = math.sqrt(6 / (2 * wide + wide)), math.sqrt(6 / (wide + factors))
+        self.user_weight = nn.Parameter(_uniform(first, wide, wide, generator=generator))
+        self.item_weight = nn.Parameter(_uniform(first, wide, wide, generator=generator))
+        self.first_bias = nn.Parameter(torch.zeros(wide))
+        self.second_weight = nn.Parameter(_uniform(second, factors, wide, generator=generator))
+        self.second_bias = nn.Parameter(torch.zeros(factors))
+
+    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+        return functional.linear(vectors, self.user_weight, self.first_bias)
+
+    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+        return functional.linear(vectors, self.item_weight)
+
+    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
+        return _tower(of_users.unsqueeze(1), of_items, *self._layers())
+
+    def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
+        depth = len(self.first_bias) + len(self.second_bias)
+        return tiled_scores(_tower, [of_users], [of_items], self._layers(), depth)
+
+    def _layers(self) -> list[Tensor]:
+        return [self.second_weight, self.second_bias, self.head, self.bias]
+
+
+def _tower(
+    of_users: Tensor, of_items: Tensor, weight: Tensor, weight_bias: Tensor, head: Tensor, bias: Tensor
+) -> Tensor:
+    hidden = functional.linear((of_users + of_items).relu_(), weight, weight_bias).relu_()
+    return hidden @ head + bias
+
+
+def _uniform(limit: float, *shape: int, generator: torch.Generator) -> Tensor:
+    return limit * (2 * torch.rand(shape, generator=generator) - 1)
+
+
+class Branches(nn.Module):
+    """The logit of a pair: those of the branches, added up; averaged while each of them learns alone.
+
+    h·[a ‖ b] is h_a·a + h_b·b. So the head of both is the two heads, and joining branches that were trained
+    alone, h = [½h_a ‖ ½h_b], is halving both and no longer averaging: scores stay as they are.
+    """
+
+    share: Tensor
+
+    def __init__(self, branches: dict[str, Branch], *, apart: bool = False) -> None:
+        super().__init__()
+        self.branches = nn.ModuleDict(branches)
+        self.register_buffer("share", torch.tensor(1 / len(branches) if apart else 1.0))
+
+    def named(self) -> dict[str, Branch]:
+        return cast("dict[str, Branch]", dict(self.branches.items()))
+
+    def compare(
+        self,
+        users: Int64[Tensor, " b"],
+        items: Int64[Tensor, " b"],
+        negatives: Int64[Tensor, "b s"],
+        only: str | None = None,
+    ) -> PairScores:
+        """With all branches; or with only one of them, as if there were no other."""
+        # One look-up for ones and zeros, as each costs a gradient as large as the table.
+        columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
+        if only is None:
+            logits, looked_up = self._all(users, columns)
+        else:
+            logits, looked_up = _looked_up(self.named()[only], users, columns)
+        return PairScores(logits[:, 0], logits[:, 1:], looked_up)
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+        return self._all(users, items)[0]
+
+    def _all(self, users: Tensor, items: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        found = [_looked_up(branch, users, items) for branch in self.named().values()]
+        total = self.share * torch.stack([logits for logits, _ in found]).sum(0)
+        return total, tuple(vectors for _, looked_up in found for vectors in looked_up)
+
+    @torch.no_grad()
+    def join(self) -> None:
+        """Makes one net of branches that were trained alone: each head times its share."""
+        for branch in self.named().values():
+            branch.head.mul_(self.share)
+            branch.bias.mul_(self.share)
+        self.share.fill_(1.0)
+
+    def scorer(self) -> Scorer:
+        return BranchesScorer(self)
+
+
+def _looked_up(
+    branch: Branch, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]
+) -> tuple[Float[Tensor, "b c"], tuple[Tensor, ...]]:
+    """A branch's logits, and the vectors that they took."""
+    p, q = branch.users.of(users).embedding, branch.items.of(items).embedding
+    return branch.rows(branch.of_users(p), branch.of_items(q)), (p, q)
+
+
+class BranchesScorer:
+    """Every branch's users and items, computed once; a block then costs what depends on both."""
+
+    @torch.no_grad()
+    def __init__(self, net: Branches) -> None:
+        self.share = net.share.clone()
+        self.sides = [
+            (branch, branch.of_users(branch.users.embedding), branch.of_items(branch.items.embedding))
+            for branch in net.named().values()
+        ]
+
+    @property
+    def n_users(self) -> int:
+        return len(self.sides[0][1])
+
+    @property
+    def n_items(self) -> int:
+        return len(self.sides[0][2])
+
+    @torch.no_grad()
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        blocks = [
+            branch.block(of_users[users], of_items if items is None else of_items[items])
+            for branch, of_users, of_items in self.sides
+        ]
+        return self.share * torch.stack(blocks).sum(0)
+
+    @torch.no_grad()
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        rows = [branch.rows(of_users[users], of_items[items]) for branch, of_users, of_items in self.sides]
+        return self.share * torch.stack(rows).sum(0)
+
+
+class Pretrained(nn.Module):
+    """For its first steps each branch learns alone, with its own head; then they are joined, once.
+
+    The steps are counted in a buffer: a run that goes on knows where it is.
+    """
+
+    steps: Tensor
+
+    def __init__(self, model: PairModel, epochs: int) -> None:
+        super().__init__()
+        self.model = model
+        self.alone = epochs * model.n_batches
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def net(self) -> Branches:
+        return cast("Branches", self.model.net)
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        # Joined, they start with moments of their own: those of a branch alone are of another loss.
+        alone = {name: list(branch.parameters()) for name, branch in self.net.named().items()}
+        return {**alone, **self.model.groups}
+
+    @property
+    def n_batches(self) -> int:
+        return self.model.n_batches
+
+    def batches(self, generator: torch.Generator) -> Iterator[Pairs]:
+        return self.model.batches(generator)
+
+    def objectives(self, batch: Pairs, generator: torch.Generator) -> Iterator[Objective]:
+        if int(self.steps) >= self.alone:
+            yield from self.model.objectives(batch, generator)
+            return
+        parts: dict[str, Compare] = {name: partial(self.net.compare, only=name) for name in self.net.named()}
+        yield from self.model.objectives(batch, generator, parts)
+        self.steps += 1
+        if int(self.steps) == self.alone:
+            self.net.join()
+
+    def diagnose(self, batch: Pairs) -> dict[str, float]:
+        return self.model.diagnose(batch)
+
+    def scorer(self) -> Scorer:
+        return self.model.scorer()
+
+
+BRANCHES: dict[str, type[GMF] | type[MLP]] = {"gmf": GMF, "mlp": MLP}
+
+
+def build_neumf(settings: NeuMF, train: Interactions, generator: torch.Generator) -> Model:
+    names = list(BRANCHES) if settings.branch == "neumf" else [settings.branch]
+    # Whatever learns alone has a head over its own features only.
+    heads = len(names) if settings.pretrain_epochs == 0 else 1
+    branches: dict[str, Branch] = {
+        name: BRANCHES[name](
+            train.n_users,
+            train.n_items,
+            settings.embedding_dim,
+            head_inputs=heads * settings.embedding_dim,
+            std=settings.init_std,
+            sparse=settings.sparse_updates,
+            generator=generator,
+        )
+        for name in names
+    }
+    net = Branches(branches, apart=settings.pretrain_epochs > 0)
+    model = over_pairs(net, settings, Graph.of(train), train, cross_entropy_loss, generator)
+    return Pretrained(model, settings.pretrain_epochs) if settings.pretrain_epochs else model

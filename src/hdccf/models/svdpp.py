@@ -1,0 +1,180 @@
+"""SVD++: a factorisation whose user vector also adds up what the user has had (Koren, 2008)."""
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hdccf.data.graph import Graph, expand
+from hdccf.data.interactions import Interactions
+from hdccf.data.weights import positive_weights
+from hdccf.encoders import Table
+from hdccf.models.base import Model, VectorScorer
+from hdccf.models.pair_settings import PairSettings
+from hdccf.models.pairs import PairScores, squared_loss
+from hdccf.models.sources import over_pairs
+from hdccf.scoring import Scorer
+from hdccf.similarity import Dot, Vectors
+
+
+class SVDpp(PairSettings):
+    """SVD++ (Koren, 2008), with drawn zeros."""
+
+    negatives: int = Field(default=4, ge=1)
+    """Zeros drawn against each one: with ones only, every score becomes one."""
+    l2: float = Field(default=0.02, ge=0)
+    """Pull of a batch's own vectors and biases towards zero, a positive; 0.02 is the published one."""
+    history_half_life: float | None = Field(default=None, ge=1)
+    """How many interactions later an item of the history counts half in the user's vector; none is the
+    published model, in which a history has no order."""
+
+
+class Histories(nn.Module):
+    """(Σ_j w_uj²)^{−1/2} Σ_j w_uj y_j over the training items j of a user u.
+
+    The published |N|^{−1/2} keeps the spread of a sum of |N| independent vectors at that of one of them.
+    With weights this factor does, and where all are one it is the published.
+    """
+
+    starts: Tensor
+    items: Tensor
+    weights: Tensor
+    squares: Tensor
+    keys: Tensor
+    places: Tensor
+
+    def __init__(self, graph: Graph, weights: Float[Tensor, " pairs"] | None, vectors: Table) -> None:
+        super().__init__()
+        self.vectors = vectors
+        self.weighted = weights is not None
+        weights = torch.ones(graph.n_pairs) if weights is None else weights
+        squares = torch.zeros(graph.n_users, dtype=torch.float64)
+        squares.index_add_(0, graph.pair_users, weights.double().square())
+        keys, places = (graph.pair_users * graph.n_items + graph.items_of.flat).sort()
+        facts = {"starts": graph.items_of.starts, "items": graph.items_of.flat, "weights": weights}
+        for name, fact in {**facts, "squares": squares, "keys": keys, "places": places}.items():
+            self.register_buffer(name, fact, persistent=False)
+
+    def sums(self, users: Int64[Tensor, " r"]) -> Float[Tensor, "r d"]:
+        """Σ_j w_uj y_j over all that each user has had."""
+        starts, lengths = self.starts[users], self.starts[users + 1] - self.starts[users]
+        _, entries = expand(starts, lengths)
+        table = self.vectors.embedding
+        return functional.embedding_bag(
+            self.items[entries],
+            table,
+            lengths.cumsum(0) - lengths,
+            mode="sum",
+            sparse=self.vectors.sparse,
+            per_sample_weights=self.weights[entries].to(table.dtype) if self.weighted else None,
+        )
+
+    def whole(self, users: Int64[Tensor, " r"], sums: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
+        """Of all that each user has had."""
+        return sums * _factor(self.squares[users], sums.dtype)
+
+    def without(
+        self,
+        users: Int64[Tensor, " b"],
+        sums: Float[Tensor, "b d"],
+        items: Int64[Tensor, " b"],
+        of_items: Float[Tensor, "b d"],
+    ) -> Float[Tensor, "b d"]:
+        """Of all that each user has had but one item, whose y is given; zero where it is the only one."""
+        squares = self.squares[users]
+        if not self.weighted:
+            return (sums - of_items) * _factor(squares - 1, sums.dtype)
+        keys = users * len(self.vectors.embedding) + items
+        weights = self.weights[self.places[torch.searchsorted(self.keys, keys)]]
+        rest = sums - of_items * weights.to(sums.dtype).unsqueeze(1)
+        return rest * _factor(squares - weights.double().square(), sums.dtype)
+
+
+def _factor(squares: Float64[Tensor, " n"], dtype: torch.dtype) -> Float[Tensor, "n 1"]:
+    return torch.where(squares > 0, squares.rsqrt(), 0.0).to(dtype).unsqueeze(1)
+
+
+class SVDppNet(nn.Module):
+    """μ + b_u + b_i + q_i·(p_u + the user's history).
+
+    An item that is being learnt as a positive is left out of the history that is to predict it: with it
+    there, y_i·q_i would tell which are the ones, and of an unseen item nothing.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        dim: int,
+        *,
+        mean: float,
+        history_weights: Float[Tensor, " pairs"] | None = None,
+        std: float = 0.01,
+        sparse: bool = False,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.mean = mean
+
+        def table(n_nodes: int, dim: int, std: float) -> Table:
+            return Table(n_nodes, dim, separate=False, std=std, sparse=sparse, generator=generator)
+
+        self.users, self.items = table(graph.n_users, dim, std), table(graph.n_items, dim, std)
+        self.user_biases, self.item_biases = table(graph.n_users, 1, 0.0), table(graph.n_items, 1, 0.0)
+        self.histories = Histories(graph, history_weights, table(graph.n_items, dim, std))
+
+    def compare(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
+    ) -> PairScores:
+        # Batches come user by user: each history is added up once, and a positive takes its own y out.
+        distinct, rows = torch.unique_consecutive(users, return_inverse=True)
+        p, b_u = self.users.of(users).embedding, self.user_biases.of(users).embedding
+        # One look-up for ones and zeros, as each costs a gradient as large as the table.
+        columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
+        q, b_i = self.items.of(columns).embedding, self.item_biases.of(columns).embedding
+        y = self.histories.vectors.of(items).embedding
+        sums = self.histories.sums(distinct)
+        seen = p + self.histories.without(users, sums[rows], items, y)
+        unseen = p + self.histories.whole(distinct, sums)[rows]
+        biases = self.mean + b_u + b_i.squeeze(2)
+        return PairScores(
+            biases[:, 0] + torch.einsum("bd,bd->b", seen, q[:, 0]),
+            biases[:, 1:] + torch.einsum("bd,bsd->bs", unseen, q[:, 1:]),
+            (p, q, y, b_u, b_i),
+        )
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+        distinct, rows = torch.unique_consecutive(users, return_inverse=True)
+        biases = (
+            self.mean + self.user_biases.of(users).embedding + self.item_biases.of(items).embedding[..., 0]
+        )
+        return biases + torch.einsum("bd,bsd->bs", self.of(distinct)[rows], self.items.of(items).embedding)
+
+    def of(self, users: Int64[Tensor, " r"]) -> Float[Tensor, "r d"]:
+        """p_u and all of the user's history."""
+        return self.users.of(users).embedding + self.histories.whole(users, self.histories.sums(users))
+
+    @torch.no_grad()
+    def scorer(self) -> Scorer:
+        """Everybody's vector is made once. The biases are two more coordinates, multiplied by ones."""
+        b_u, b_i = self.user_biases.embedding, self.item_biases.embedding
+        everybody = self.of(torch.arange(len(b_u), device=b_u.device))
+        users = torch.cat([everybody, self.mean + b_u, torch.ones_like(b_u)], dim=1)
+        items = torch.cat([self.items.embedding, torch.ones_like(b_i), b_i], dim=1)
+        return VectorScorer(Dot(), Vectors(users, users), Vectors(items, items))
+
+
+def build_svdpp(settings: SVDpp, train: Interactions, generator: torch.Generator) -> Model:
+    graph = Graph.of(train)
+    half_life = settings.history_half_life
+    net = SVDppNet(
+        graph,
+        settings.embedding_dim,
+        # Each one comes with its zeros and shares its weight with them: the mean label is known.
+        mean=1 / (1 + settings.negatives),
+        history_weights=None if half_life is None else positive_weights(train, half_life=half_life),
+        std=settings.init_std,
+        sparse=settings.sparse_updates,
+        generator=generator,
+    )
+    return over_pairs(net, settings, graph, train, squared_loss, generator, by_user=True)
