@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
 from hdccf.models.base import Objective
+from hdccf.models.categorical import cumulated, pick
+from hdccf.scoring import Scorer
 
 Score = Callable[[Int64[Tensor, " b"], Int64[Tensor, "b s"]], Float[Tensor, "b s"]]
 
@@ -28,6 +30,8 @@ class Request(NamedTuple):
     size: int
     score: Score
     """Without gradients; a source that does not look at the model never calls it."""
+    scorer: Callable[[], Scorer]
+    """The model's present scores of whole rows, for a source that needs every item."""
 
 
 class Draws(NamedTuple):
@@ -50,8 +54,17 @@ class NegativeSource(Protocol):
         ...
 
     @property
+    def by_user(self) -> bool:
+        """Whether drawing costs by the user and not by the pair, so that a batch should hold whole users."""
+        ...
+
+    @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters that the source's own objectives drive; none where nothing is learned by gradients."""
+        ...
+
+    def prepare(self, request: Request, generator: torch.Generator) -> None:
+        """What changes the source without gradients, before a batch draws; drawing changes nothing."""
         ...
 
     def draw(self, request: Request, generator: torch.Generator) -> Draws: ...
@@ -65,6 +78,7 @@ class _Untaught(nn.Module):
     """A source that learns nothing."""
 
     least_batch = 1
+    by_user = False
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
@@ -73,6 +87,9 @@ class _Untaught(nn.Module):
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {}
+
+    def prepare(self, request: Request, generator: torch.Generator) -> None:
+        pass
 
     def objectives(self, request: Request, generator: torch.Generator) -> Iterator[Objective]:
         return iter(())
@@ -121,14 +138,9 @@ class PopularityNegatives(_Untaught):
         return torch.searchsorted(self.cumulative, uniform, right=True).clamp_(max=len(self.cumulative) - 1)
 
     def _new_to(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
-        """One item each, by chances over the whole catalogue without what the user has had."""
-        chances = self.log_chances.exp().repeat(len(users), 1)
-        had = self.graph(users).items_of.within(users, None)[:2]
-        chances[had] = 0.0
-        # Who has had every item with users is left with those without.
-        chances[chances.sum(1) == 0] = 1.0
-        chances[had] = 0.0
-        return torch.multinomial(chances, 1, generator=generator)[:, 0]
+        distinct, rows = torch.unique(users, return_inverse=True)
+        chances = self.log_chances.exp().repeat(len(distinct), 1)
+        return draw_unobserved(chances, distinct, rows, self.graph(users), generator)
 
 
 class InBatchNegatives(_Untaught):
@@ -191,3 +203,19 @@ def redrawn(
         graph.items_of.refuse_full(asked[open_])
         items[open_] = exactly(asked[open_])
     return items.view(len(users), size)
+
+
+def draw_unobserved(
+    chances: Float[Tensor, "u items"],
+    users: Int64[Tensor, " u"],
+    rows: Int64[Tensor, " n"],
+    graph: Graph,
+    generator: torch.Generator,
+) -> Int64[Tensor, " n"]:
+    """An item for each of the rows, by chances over the catalogue without what the row's user has had."""
+    had = graph.items_of.within(users, None)[:2]
+    chances[had] = 0.0
+    # Who has had every item that has a chance is left with those that have none.
+    chances[chances.sum(1) == 0] = 1.0
+    chances[had] = 0.0
+    return pick(cumulated(chances), rows, generator)

@@ -19,8 +19,6 @@ from hdccf.models.base import Objective, weighted_mean
 from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.scoring import Scorer
 
-_NET = "net"
-
 
 class PairScores(NamedTuple):
     """A batch, scored: each positive, and the negatives of its own."""
@@ -69,8 +67,10 @@ class PairModel(nn.Module):
         negatives: int,
         l2: float = 0.0,
         correct_chances: bool = False,
+        group: str = "net",
     ) -> None:
         super().__init__()
+        self.group = group
         self.net = net
         self.source = source
         self.sampler = sampler
@@ -81,7 +81,7 @@ class PairModel(nn.Module):
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {_NET: list(self.net.parameters()), **self.source.groups}
+        return {self.group: list(self.net.parameters()), **self.source.groups}
 
     @property
     def n_batches(self) -> int:
@@ -95,8 +95,9 @@ class PairModel(nn.Module):
     ) -> Iterator[Objective]:
         """The net's; or those of its parts, by the group that each drives, on the same negatives."""
         request = self._request(batch)
+        self.source.prepare(request, generator)
         draws = self.source.draw(request, generator)
-        for group, compare in ({_NET: self.net.compare} if parts is None else parts).items():
+        for group, compare in ({self.group: self.net.compare} if parts is None else parts).items():
             yield self._objective(batch, draws, compare, group)
         yield from self.source.objectives(request, generator)
 
@@ -116,7 +117,7 @@ class PairModel(nn.Module):
         return log_weights if draws.valid is None else log_weights.masked_fill(~draws.valid, -torch.inf)
 
     def _request(self, batch: Pairs) -> Request:
-        return Request(batch.users, batch.items, self.negatives, self._score)
+        return Request(batch.users, batch.items, self.negatives, self._score, self.net.scorer)
 
     @torch.no_grad()
     def _score(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:

@@ -41,11 +41,16 @@ def over_pairs(
     *,
     by_user: bool = False,
     correct_chances: bool = False,
+    group: str = "net",
 ) -> PairModel:
     """The net as a model, with the negatives and the weights of positives that the settings name."""
     source = SOURCES[settings.sampler](settings, graph, generator)
     sampler = PairSampler(
-        graph, weights_of(settings, train), settings.batch_size, by_user=by_user, least=source.least_batch
+        graph,
+        weights_of(settings, train),
+        settings.batch_size,
+        by_user=by_user or source.by_user,
+        least=source.least_batch,
     )
     return PairModel(
         net,
@@ -55,4 +60,5 @@ def over_pairs(
         negatives=settings.negatives,
         l2=settings.l2,
         correct_chances=correct_chances,
+        group=group,
     )
