@@ -38,13 +38,15 @@ QUICK: dict[str, Any] = {
     "learning_rate": 0.02,
     "init_std": 0.1,
 }
+# Where a model's rule of steps needs another size: Adagrad's shrink by themselves.
+OWN: dict[str, dict[str, Any]] = {"enmf": {"learning_rate": 0.05}}
 LEARNING = {**QUICK, "epochs": 40, "patience": 40, "evaluate_every": 5}
 
 
 def settings_of(name: str, values: dict[str, Any] = QUICK, **more: Any) -> Settings:
     kind = MODELS[name].settings
     known = {key: value for key, value in values.items() if key in kind.model_fields}
-    return kind(**{**known, **more})
+    return kind(**{**known, **OWN.get(name, {}), **more})
 
 
 def without_held_out(train: Interactions) -> Split:

@@ -7,6 +7,7 @@ from hdccf.errors import ConfigError
 from hdccf.models.als import ALS, ALSModel
 from hdccf.models.base import Entry
 from hdccf.models.ease import EASE, EASEModel
+from hdccf.models.enmf import ENMF, ENMFModel
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.hdccf_settings import HDCCF, PRESETS
@@ -17,6 +18,7 @@ from hdccf.models.svdpp import SVDpp, build_svdpp
 MODELS: dict[str, Entry] = {
     "als": Entry(ALS, ALSModel, "weighted matrix factorisation by alternating least squares, by implicit"),
     "ease": Entry(EASE, EASEModel, "each item regressed on all others, in closed form"),
+    "enmf": Entry(ENMF, ENMFModel, "matrix factorisation that learns from all pairs and draws no negatives"),
     "hdccf": Entry(HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS),
     "pmf": Entry(PMF, build_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),
     "bpr": Entry(BPR, build_bpr, "Bayesian personalised ranking: a positive above one unobserved item"),
