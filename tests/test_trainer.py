@@ -27,7 +27,7 @@ from hdccf.models.hdccf import HDCCFModel
 from hdccf.randomness import generator_for
 from hdccf.recommend import Recommender
 from hdccf.runs import FitOptions, RunFolder
-from hdccf.trainer import Standing, fit
+from hdccf.trainer import Standing, StopTraining, fit, resume
 from training import KINDS, quick
 
 METRIC = "sampled:ndcg@10"
@@ -369,3 +369,31 @@ def test_a_diagnosis_of_ones_own_is_logged(tmp_path: Path) -> None:
 def test_a_standing_comes_back_from_json_as_it_was() -> None:
     for standing in (Standing(), Standing(3, 2, {"loss": 0.1 + 0.2}, 0.3, 2, 1, 4.5, True)):
         assert Standing.from_json(json.loads(json.dumps(standing.to_json(), allow_nan=False))) == standing
+
+
+def test_who_watches_hears_every_evaluation_as_it_is_logged(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    fit(small_split(), quick(epochs=3), out=tmp_path / "run", on_evaluation=heard.append)
+    assert heard == RunFolder.open(tmp_path / "run").metrics()
+    assert [record["epoch"] for record in heard] == [1, 2, 3]
+
+
+def test_who_watches_may_end_training_and_keeps_the_best_so_far(tmp_path: Path) -> None:
+    def watch(record: dict[str, Any]) -> None:
+        if record["epoch"] == 2:
+            raise StopTraining
+
+    stopped = fit(small_split(), quick(epochs=9), out=tmp_path / "stopped", on_evaluation=watch)
+    short = fit(small_split(), quick(epochs=2))
+    users = torch.arange(40)
+    assert stopped.score_block(users).equal(short.score_block(users))
+    # Going on does not begin it anew.
+    assert resume(tmp_path / "stopped").score_block(users).equal(short.score_block(users))
+
+
+def test_other_errors_of_who_watches_are_the_callers() -> None:
+    def watch(record: dict[str, Any]) -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        fit(small_split(), quick(epochs=9), on_evaluation=watch)

@@ -4,11 +4,12 @@ import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hdccf.errors import ConfigError
+from hdccf.search import Space
 
 
 class Settings(BaseModel):
@@ -17,6 +18,8 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
     )
+    space: ClassVar[Space] = Space()
+    """What `hdccf tune` may change; settings without a space are not tuned."""
 
     def __init__(self, /, **values: Any) -> None:
         try:

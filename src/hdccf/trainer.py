@@ -35,6 +35,12 @@ from hdccf.runs import FitOptions, RunFolder
 from hdccf.tracking import open_tensorboard
 
 Diagnosis = Callable[[Model, Any], dict[str, float]]
+Watch = Callable[[dict[str, Any]], None]
+"""Told of every evaluation, by the record that metrics.jsonl gets. It may raise `StopTraining`."""
+
+
+class StopTraining(Exception):  # noqa: N818 - nothing went wrong
+    """Raised by who watches: training ends here, with the best so far, as if patience had run out."""
 
 
 @dataclass
@@ -73,6 +79,7 @@ def fit(
     progress: bool = False,
     about: dict[str, Any] | None = None,
     diagnosis: Diagnosis | None = None,
+    on_evaluation: Watch | None = None,
 ) -> Recommender:
     """Trains a model on `split.train`, chooses its epoch on `split.validation`, and gives it back.
 
@@ -86,7 +93,7 @@ def fit(
     # Bits repeat for the same number of threads, so a run remembers how many there were.
     options = replace(options, threads=options.threads or torch.get_num_threads())
     # What cannot be trained is refused before there is a folder of it.
-    training = _Training(split, settings, seed, options, progress, diagnosis)
+    training = _Training(split, settings, seed, options, progress, diagnosis, on_evaluation)
     run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about or {})
     return training.run(run)
 
@@ -108,8 +115,9 @@ class _Training:
         options: FitOptions,
         progress: bool,
         diagnosis: Diagnosis | None,
+        on_evaluation: Watch | None = None,
     ) -> None:
-        self.split, self.settings, self.seed = split, settings, seed
+        self.split, self.settings, self.seed, self.on_evaluation = split, settings, seed, on_evaluation
         self.progress, self.options, self.diagnosis = progress, options, diagnosis
         self.run_folder: RunFolder | None = None
         if isinstance(settings, TrainingSettings):
@@ -194,6 +202,7 @@ class _Training:
                     board.add(record)
                     if self.run_folder is not None:
                         self.run_folder.log(record)
+                    self._tell(record)
                 if self.standing.finished or (standing.epoch - 1) % self.options.checkpoint_epochs == 0:
                     self._checkpoint()
 
@@ -240,6 +249,13 @@ class _Training:
         standing.finished = bool(last or standing.waited >= settings.patience)
         standing.epoch, standing.step, standing.sums = epoch + 1, 0, {}
         return record
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        try:
+            if self.on_evaluation is not None:
+                self.on_evaluation(record)
+        except StopTraining:
+            self.standing.finished = True
 
     def _refuse_lost_weights(self) -> None:
         """A loss shows what the step before did to the weights; of an epoch's last step this does."""

@@ -75,7 +75,8 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Settings to start from, such as paper, time-blind or recency; hdccf models lists them.",
+            help="Settings to start from, such as paper, time-blind or recency, or a data set that the model "
+            "was tuned on; hdccf models lists them.",
             rich_help_panel=_HOW,
         ),
     ] = None,
@@ -207,14 +208,12 @@ def _one_source(dataset: str | None, interactions: str | None) -> str:
 def _settings(model: str, preset: str | None, config: Path | None, assignments: list[str]) -> "Settings":
     from hdccf.config import build_settings, parse_assignments, read_toml
     from hdccf.models import entry_named
+    from hdccf.presets import preset_named
 
     entry = entry_named(model)
     layers: list[dict[str, Any]] = []
     if preset is not None:
-        if preset not in entry.presets:
-            known = sorted(entry.presets) or "none"
-            raise ConfigError(f"preset={preset!r} is unknown for model {model}; choose one of {known}")
-        layers.append(entry.presets[preset])
+        layers.append(preset_named(model, preset))
     if config is not None:
         layers.append(read_toml(config))
     return build_settings(entry.settings, *layers, parse_assignments(assignments))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from hdccf.models.base import Untrained, VectorScorer
 from hdccf.models.histories import WeightedHistories, weighted_histories
 from hdccf.progress import progress_bar
 from hdccf.scoring import Scorer
+from hdccf.search import SIZES, Choice, Real, Space, recency
 from hdccf.similarity import Dot, Vectors
 
 
@@ -31,6 +32,16 @@ class ALS(WeightedHistories):
     more closely, and favours popular items less."""
     iterations: int = Field(default=15, ge=1)
     """How often both sides are solved in turn; beyond about 15 little changes."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "embedding_dim": SIZES,
+            "l2": Real(1e-3, 100.0, log=True),
+            "alpha": Real(0.5, 50.0, log=True),
+            "iterations": Choice((10, 15, 30)),
+            **recency(),
+        }
+    )
 
 
 class ALSModel(Untrained):

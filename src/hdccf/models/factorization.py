@@ -4,7 +4,7 @@ On blocks, and with user vectors made of histories, BPR and sampled softmax are 
 switched off but the loss: so they are built as that, and a comparison with HDCCF compares the parts alone.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -19,6 +19,21 @@ from hdccf.models.hdccf_settings import HDCCF
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, pairwise_loss, sigmoid_of, softmax_loss, squared_loss
 from hdccf.models.sources import over_pairs
+from hdccf.search import HISTORY, SIZES, Choice, Dimension, Real, Space, Variant, Whole, recency
+
+_FREE = ("vectors", "free")
+_ON_BLOCKS_TOO: dict[str, Dimension] = {
+    # Histories are cut in blocks, which take no l2 of a batch's own vectors.
+    "vectors": Variant(
+        {"free": {}, "history": {"user_vector": "history", "sampler": "block", "l2": 0.0}}, time=True
+    ),
+    **HISTORY,
+    **recency(when=_FREE),
+    "embedding_dim": SIZES,
+    "learning_rate": Real(3e-4, 2e-2, log=True),
+    "batch_size": Choice((512, 1024, 2048, 4096), when=_FREE),
+    "l2": Real(1e-7, 1e-2, log=True, when=_FREE),
+}
 
 
 class PMF(PairSettings):
@@ -30,6 +45,18 @@ class PMF(PairSettings):
     """λ: the precision of the prior of the vectors, relative to the noise."""
     link: Literal["identity", "sigmoid"] = "identity"
     """g of (r − g(p·q))²."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "embedding_dim": SIZES,
+            "learning_rate": Real(3e-4, 1e-2, log=True),
+            "batch_size": Choice((512, 1024, 2048, 4096)),
+            "negatives": Whole(1, 8, log=True),
+            "l2": Real(1e-5, 1e-1, log=True),
+            "link": Choice(("identity", "sigmoid")),
+            **recency(),
+        }
+    )
 
 
 class _OnBlocksToo(PairSettings, BlockSettings):
@@ -57,6 +84,8 @@ class BPR(_OnBlocksToo):
     init_std: float = Field(default=0.1, gt=0)
     """Spread of the first vectors: with small ones the first epochs only learn popularity."""
 
+    space: ClassVar[Space] = Space(_ON_BLOCKS_TOO)
+
 
 class SSM(_OnBlocksToo):
     """Sampled softmax (Wu et al., 2022): the positive's share among itself and uniform negatives."""
@@ -71,6 +100,14 @@ class SSM(_OnBlocksToo):
     """Of the two vectors."""
     correct_chances: bool = False
     """Weigh negatives by how much too often they are drawn (log Q correction); off is as published."""
+
+    space: ClassVar[Space] = Space(
+        {
+            **_ON_BLOCKS_TOO,
+            "temperature": Real(0.05, 0.5, log=True),
+            "negatives": Choice((64, 256, 1024), when=_FREE),
+        }
+    )
 
 
 def build_pmf(settings: PMF, train: Interactions, generator: torch.Generator) -> Model:

@@ -1,10 +1,11 @@
 """HDCCF's settings, and the presets: ours, the paper's, and the paper's ablations. Knows no torch."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from hdccf.models.block_settings import BlockSettings
+from hdccf.search import HISTORY, SIZES, Choice, Real, Space, Variant, recency
 
 
 class HDCCF(BlockSettings):
@@ -69,6 +70,25 @@ class HDCCF(BlockSettings):
     """λ_u of the user–user loss (Eq. 6)."""
     item_item_weight: float = Field(default=0.0, ge=0)
     """λ_i of the item–item loss (Eq. 6)."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "vectors": Variant(
+                {"history": {"user_vector": "history"}, "free": {"user_vector": "free"}}, time=True
+            ),
+            **HISTORY,
+            **recency(when=("vectors", "free")),
+            "embedding_dim": SIZES,
+            "learning_rate": Real(5e-4, 2e-2, log=True),
+            "block_users": Choice((64, 128, 256)),
+            "weight_decay": Real(1e-8, 1e-3, log=True),
+            "temperature": Real(0.05, 0.5, log=True),
+            "user_side": Real(0.0, 0.5),
+            "frequency_correction": Real(0.5, 1.0),
+            "omega_items": Real(0.0, 0.01),
+        },
+        blind={"user_vector": "free"},
+    )
 
     @model_validator(mode="after")
     def _possible_together(self) -> "HDCCF":

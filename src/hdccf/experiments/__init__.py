@@ -1,0 +1,1 @@
+"""Experiments: tuning, and the paper's tables and figures, each resumable after any kill."""

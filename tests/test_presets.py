@@ -1,0 +1,43 @@
+"""Presets: a model's own, and what it was tuned to on a data set, shipped as files."""
+
+from pathlib import Path
+
+import pytest
+
+from hdccf import presets
+from hdccf.errors import ConfigError
+from hdccf.models import MODELS
+from hdccf.presets import preset_named, presets_of
+
+
+@pytest.fixture
+def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tuned"
+    (folder / "ml-1m").mkdir(parents=True)
+    (folder / "ml-1m-time").mkdir()
+    (folder / "ml-1m" / "bpr.toml").write_text("learning_rate = 0.003\n")
+    (folder / "ml-1m-time" / "bpr.toml").write_text("recency_half_life = 4.0\n")
+    monkeypatch.setattr(presets, "TUNED", folder)
+    return folder
+
+
+def test_a_data_set_is_a_preset_of_the_models_that_were_tuned_on_it(tuned: Path) -> None:
+    assert preset_named("bpr", "ml-1m") == {"learning_rate": 0.003}
+    assert preset_named("bpr", "ml-1m-time") == {"recency_half_life": 4.0}
+    assert presets_of("bpr") == ["ml-1m", "ml-1m-time"]
+    with pytest.raises(ConfigError, match="preset='ml-1m' is unknown for model pmf; choose one of none"):
+        preset_named("pmf", "ml-1m")
+
+
+def test_own_presets_come_first(tuned: Path) -> None:
+    (tuned / "ml-1m" / "hdccf.toml").write_text("temperature = 0.2\n")
+    assert preset_named("hdccf", "paper")["temperature"] == 0.5
+    assert presets_of("hdccf")[-1] == "ml-1m"
+    with pytest.raises(ConfigError, match="preset='ml-2m' is unknown for model hdccf"):
+        preset_named("hdccf", "ml-2m")
+
+
+def test_everything_that_is_shipped_builds_settings() -> None:
+    for name, entry in MODELS.items():
+        for preset in presets_of(name):
+            entry.settings(**preset_named(name, preset))
