@@ -11,6 +11,7 @@ from hdccf.models.enmf import ENMF, ENMFModel
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.lightgcn import LightGCN, build_lightgcn
 from hdccf.models.neumf import NeuMF, build_neumf
 from hdccf.models.reference import MostPopular, MostPopularModel, Random, RandomModel
 from hdccf.models.svdpp import SVDpp, build_svdpp
@@ -25,6 +26,9 @@ MODELS: dict[str, Entry] = {
     "ssm": Entry(SSM, build_ssm, "sampled softmax: a positive's share among itself and many negatives"),
     "svdpp": Entry(SVDpp, build_svdpp, "SVD++: a factorisation whose users also add up what they have had"),
     "neumf": Entry(NeuMF, build_neumf, "a factorisation and a perceptron over pairs in one logit (NeuMF)"),
+    "lightgcn": Entry(
+        LightGCN, build_lightgcn, "BPR on vectors that are averaged over the graph's neighbours"
+    ),
     "most-popular": Entry(MostPopular, MostPopularModel, "the items with the most users, for everybody"),
     "random": Entry(Random, RandomModel, "a fixed random order for each user; what chance gives"),
 }
