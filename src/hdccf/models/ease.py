@@ -21,8 +21,8 @@ from hdccf.search import Real, Space, recency
 _SCORES_AT_ONCE = 1 << 22
 """A user's scores come for the whole catalogue; so many are held while some of them are picked: 16 MB."""
 
-_MIRRORED_AT_ONCE = 512
-"""Rows of a triangle that are copied to the other at once."""
+_ROWS_AT_ONCE = 512
+"""Rows of the weights that are filled, or copied from one triangle to the other, at once."""
 
 
 class EASE(WeightedHistories):
@@ -62,8 +62,11 @@ class EASEModel(Untrained):
         if progress:
             note(f"solving for {self.n_items} × {self.n_items} weights")
         observed = self._train.matrix
+        by_item = observed.T.tocsr()
         # In the memory of the weights themselves: of a large catalogue there is no room for a second.
-        gram = (observed.T @ observed).toarray(out=self.weights.numpy(force=True))
+        gram = self.weights.numpy(force=True)
+        for rows in _portions(self.n_items):
+            (by_item[rows] @ observed).toarray(out=gram[rows])
         gram[np.diag_indices(self.n_items)] += np.float32(self.settings.l2)
         if not _regress_without_itself(gram):
             raise TrainingError(
@@ -80,17 +83,17 @@ class EASEModel(Untrained):
     ) -> Float[Tensor, "b c"]:
         if items is None:
             return self._scores(users)
-        return torch.cat([self._scores(some)[:, items] for some in self._portions(users)])
+        return torch.cat([self._scores(some)[:, items] for some in self._split(users)])
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
-        wanted = zip(self._portions(users), self._portions(items), strict=True)
+        wanted = zip(self._split(users), self._split(items), strict=True)
         return torch.cat([self._scores(some).gather(1, theirs) for some, theirs in wanted])
 
     def _scores(self, users: Int64[Tensor, " b"]) -> Float[Tensor, "b items"]:
         """SciPy's product reads only the rows of B that are in a history; torch's took twice as long."""
         return torch.from_numpy(self._histories[users.numpy()] @ self.weights.numpy(force=True))
 
-    def _portions(self, rows: Int64[Tensor, "b *c"]) -> tuple[Int64[Tensor, "_ *c"], ...]:
+    def _split(self, rows: Int64[Tensor, "b *c"]) -> tuple[Int64[Tensor, "_ *c"], ...]:
         return torch.split(rows, max(1, _SCORES_AT_ONCE // self.n_items))
 
 
@@ -104,11 +107,14 @@ def _regress_without_itself(gram: NDArray[np.float32]) -> bool:
     if failed:
         return False
     lapack.spotri(gram.T, lower=0, overwrite_c=1)
-    for start in range(0, len(gram), _MIRRORED_AT_ONCE):
-        rows = slice(start, start + _MIRRORED_AT_ONCE)
+    for rows in _portions(len(gram)):
         corner = gram[rows, rows]
         corner[...] = np.tril(corner) + np.tril(corner, -1).T
-        gram[:start, rows] = gram[rows, :start].T
+        gram[: rows.start, rows] = gram[rows, : rows.start].T
     gram /= -gram.diagonal()
     np.fill_diagonal(gram, 0)
     return True
+
+
+def _portions(n_rows: int) -> list[slice]:
+    return [slice(start, min(start + _ROWS_AT_ONCE, n_rows)) for start in range(0, n_rows, _ROWS_AT_ONCE)]
