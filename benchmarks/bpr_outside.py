@@ -35,7 +35,7 @@ from peers.environments import python_with
 RESULTS = Path(__file__).parent.parent / "results"
 LINES = RESULTS / "bpr_outside.jsonl"
 DIM, METRIC = 64, "ndcg@10"
-MOST_EPOCHS, LOOK_EVERY, PATIENCE = 200, 5, 5
+MOST_EPOCHS, LOOK_EVERY, PATIENCE = 120, 5, 3
 CORNAC = ("cornac==3.0.1", "numpy<2.4")
 
 
@@ -78,7 +78,7 @@ def train_implicit(split: hdccf.Split, values: dict[str, float], seed: int) -> F
         learning_rate=values["step"],
         regularization=values["penalty"],
         iterations=LOOK_EVERY,
-        random_state=np.random.RandomState(seed),  # an object, so that going on draws anew
+        random_state=np.random.default_rng(seed),  # an object, so that going on draws anew
         num_threads=1,
     )
     matrix, best, waited, start = (
@@ -128,7 +128,7 @@ def train_cornac(split: hdccf.Split, values: dict[str, float], seed: int) -> Fou
 
 SYSTEMS: dict[str, tuple[Train, dict[str, tuple[float, float]]]] = {
     # Ranges in which each system's own defaults lie, all drawn on a logarithmic scale.
-    "hdccf": (train_ours, {"step": (5e-4, 2e-2), "penalty": (1e-4, 1e-1)}),
+    "hdccf": (train_ours, {"step": (1e-3, 2e-2), "penalty": (1e-4, 1e-1)}),
     "implicit": (train_implicit, {"step": (5e-3, 2e-1), "penalty": (1e-4, 1e-1)}),
     "cornac": (train_cornac, {"step": (1e-3, 1e-1), "penalty": (1e-4, 1e-1), "epochs": (20, MOST_EPOCHS)}),
 }
