@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,6 +17,7 @@ from hdccf.data.sampling import Block, BlockSampler
 from hdccf.data.weights import weights_of
 from hdccf.models.base import Objective, VectorScorer
 from hdccf.scoring import Scorer
+from hdccf.search import SIZES, Real, Space, recency
 from hdccf.similarity import Dot, Vectors
 
 _EVERYTHING = "all"
@@ -50,6 +51,16 @@ class ENMF(PositiveSettings):
     """Spread of the first vectors."""
     init_head: float = Field(default=0.01, gt=0)
     """h's first value in every dimension; with `init_std` it says from how far below 1 the scores start."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "embedding_dim": SIZES,
+            "learning_rate": Real(0.01, 0.2, log=True),
+            "negative_weight": Real(0.001, 1.0, log=True),
+            "keep_probability": Real(0.3, 1.0),
+            **recency(),
+        }
+    )
 
 
 class ENMFModel(nn.Module):
