@@ -123,7 +123,7 @@ def _table() -> str:
         "# Gowalla's public split",
         "",
         "`python benchmarks/gowalla.py`; each training is a line of `gowalla.jsonl`. Dimension 64, full",
-        "ranking, settings and epoch chosen on the validation part, trained again with it, tested once, one seed.",
+        "ranking, settings and epoch chosen on the validation part, trained again with it, tested once.",
         "",
         "| model | Recall@20 | published | NDCG@20 | published | epochs | seconds | settings |",
         "|---|---|---|---|---|---|---|---|",
