@@ -121,7 +121,7 @@ class _Training:
         self.progress, self.options, self.diagnosis = progress, options, diagnosis
         self.run_folder: RunFolder | None = None
         if isinstance(settings, TrainingSettings):
-            self.metric = _parse_metric(settings.validation_metric)
+            self.metric = parse_metric(settings.validation_metric)
         self.device = device_named(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
@@ -355,7 +355,7 @@ class _Training:
         return {"best_epoch": standing.best_epoch, "best_value": value, "seconds": round(standing.seconds, 3)}
 
 
-def _parse_metric(metric: str) -> tuple[str, str]:
+def parse_metric(metric: str) -> tuple[str, str]:
     """Protocol and name of a `validation_metric`, before an epoch is spent on it."""
     protocol, colon, name = metric.partition(":")
     if not colon:

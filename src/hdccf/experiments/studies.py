@@ -1,0 +1,265 @@
+"""A study on disk: its trials, who works on them, and how much of its budget is spent.
+
+Several processes may work on one study, and any of them may die. Each holds a lock that its death gives back,
+so a trial that nobody works on any more is found and tried again. Whoever asks for a trial does so under one
+lock, so the budget is kept whoever asks.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from hdccf.config import Settings
+from hdccf.errors import ConfigError
+from hdccf.experiments.locks import FileLock, is_held
+from hdccf.models import entry_named
+from hdccf.search import Choice, Dimension, Space, Variant, Whole
+
+if TYPE_CHECKING:
+    import optuna
+
+NAME = "hdccf"
+"""A file holds one study."""
+SQLITE = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a study is about. Trials that answer another question do not belong into it."""
+
+    model: str
+    dataset: str
+    split: str
+    """The fingerprint."""
+    metric: str
+    time_aware: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def settings(self) -> type[Settings]:
+        return entry_named(self.model).settings
+
+    @property
+    def space(self) -> Space:
+        return self.settings.space
+
+    def known(self) -> dict[str, Any]:
+        """As it is kept in the study, with the space as it stands."""
+        dimensions = {name: repr(each) for name, each in self.space.part(self.time_aware).items()}
+        return {**asdict(self), "fixed": dict(self.fixed), "space": dimensions}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most so many trials and so many minutes, whichever ends first."""
+
+    trials: int
+    minutes: float
+    """Of trials: those of all processes, and of all calls that worked on the study, add up."""
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or not self.minutes > 0:
+            raise ConfigError(
+                f"{self.trials} trials in {self.minutes} minutes tune nothing; give 1 or more trials "
+                "and some minutes"
+            )
+
+
+class StudyFile:
+    """An Optuna study in a journal (a text file, a line a change) or, by a sqlite:/// address, a database."""
+
+    def __init__(self, place: str, question: Question) -> None:
+        self.place, self.question = place, question
+        self.path = _path_of(place)
+        self._locks = self.path.parent / f".{self.path.name}.locks"
+        self._lock = FileLock(self._locks / "study")
+        self._worker = FileLock(self._locks / f"worker-{os.getpid()}-{uuid4().hex[:8]}")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        optuna = import_optuna()
+        with self._lock:
+            self._storage = self._open(optuna)
+            self.study = optuna.create_study(
+                storage=self._storage, study_name=NAME, direction="maximize", load_if_exists=True
+            )
+            self._check()
+        self._worker.acquire()
+
+    def _open(self, optuna: Any) -> Any:
+        if self.place.startswith(SQLITE):
+            # Processes wait for each other's writes rather than give up after five seconds.
+            return optuna.storages.RDBStorage(self.place, engine_kwargs={"connect_args": {"timeout": 60}})
+        _cut_half_a_line(self.path)
+        journal = optuna.storages.journal.JournalFileBackend(
+            str(self.path), lock_obj=FileLock(self._locks / "journal")
+        )
+        return optuna.storages.JournalStorage(journal)
+
+    def close(self) -> None:
+        self._worker.release()
+        self._worker.path.unlink(missing_ok=True)
+        self._storage.remove_session()
+        if hasattr(self._storage, "engine"):
+            self._storage.engine.dispose()
+
+    def _check(self) -> None:
+        """A new study is told its question; an old one must have the same."""
+        known, found = self.question.known(), self.study.user_attrs.get("question")
+        if found is None:
+            self.study.set_user_attr("question", known)
+            start = _defaults(self.question)
+            if start:
+                # Where the published settings are best nothing worse than them is found.
+                self.study.enqueue_trial(start)
+            return
+        differing = [name for name in known if found.get(name) != known[name]]
+        if differing:
+            name = differing[0]
+            raise ConfigError(
+                f"{self.place} is a study of {name}={found.get(name)!r}, not of {known[name]!r}; "
+                "give another --study"
+            )
+
+    # -- trials ----------------------------------------------------------------------------------------------
+
+    def ask(self, budget: Budget) -> "optuna.Trial | None":
+        """The next trial, or none where the budget is spent."""
+        optuna = import_optuna()
+        with self._lock:
+            self.study.set_user_attr("budget", asdict(budget))
+            self._take_back_from_the_dead()
+            trials, minutes = self.spent()
+            if trials >= budget.trials or minutes >= budget.minutes:
+                return None
+            # From the seed and the trials so far, so that being killed in between changes no draw.
+            number = len(self.study.get_trials(deepcopy=False))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self.study.sampler = optuna.samplers.TPESampler(
+                    seed=self.question.seed * 100_003 + number,
+                    multivariate=True,
+                    group=True,
+                    constant_liar=True,
+                )
+            trial: optuna.Trial = self.study.ask()
+            trial.set_user_attr("worker", self._worker.path.name)
+            return trial
+
+    def spent(self) -> tuple[int, float]:
+        """Trials and minutes so far, with those under way."""
+        trials, seconds, now = 0, 0.0, datetime.now(UTC).timestamp()
+        for trial in self.study.get_trials(deepcopy=False):
+            if trial.state.name in ("COMPLETE", "PRUNED"):
+                trials, seconds = trials + 1, seconds + trial.user_attrs.get("seconds", 0.0)
+            elif trial.state.name == "RUNNING" and trial.datetime_start is not None:
+                trials, seconds = trials + 1, seconds + max(0.0, now - trial.datetime_start.timestamp())
+        return trials, seconds / 60
+
+    def give_back(self, number: int) -> None:
+        """Fails a trial that was not ended, and puts its settings in line again, once."""
+        optuna = import_optuna()
+        trial = self.study.get_trials(deepcopy=False)[number]
+        self.study.tell(number, state=optuna.trial.TrialState.FAIL)
+        if trial.params and "again" not in trial.user_attrs:
+            # A second death is more likely the settings' fault, such as their memory, than bad luck.
+            self.study.enqueue_trial(trial.params, user_attrs={"again": number})
+
+    def _take_back_from_the_dead(self) -> None:
+        for trial in self.study.get_trials(deepcopy=False):
+            worker = trial.user_attrs.get("worker", "")
+            if trial.state.name == "RUNNING" and not (worker and is_held(self._locks / worker)):
+                self.give_back(trial.number)
+                if worker:
+                    (self._locks / worker).unlink(missing_ok=True)
+
+    def suggest(self, trial: "optuna.Trial") -> dict[str, Any]:
+        """What a trial decides: settings over the defaults."""
+        question = self.question
+
+        def ask(name: str, dimension: Dimension) -> Any:
+            if isinstance(dimension, Choice | Variant):
+                return trial.suggest_categorical(name, list(dimension.options))
+            if isinstance(dimension, Whole):
+                return trial.suggest_int(name, dimension.low, dimension.high, log=dimension.log)
+            return trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)
+
+        return question.space.draw(ask, time_aware=question.time_aware, fixed=question.fixed)
+
+    def decided(self, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
+        """The settings that a trial of the past had."""
+        question = self.question
+        return question.space.draw(
+            lambda name, _: trial.params[name], time_aware=question.time_aware, fixed=question.fixed
+        )
+
+    @property
+    def completed(self) -> "list[optuna.trial.FrozenTrial]":
+        """Trials that ran to their end, the best first."""
+        done = [t for t in self.study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+        return sorted(done, key=lambda trial: (-(trial.value or 0.0), trial.number))
+
+
+@contextmanager
+def open_study(place: str, question: Question) -> Iterator[StudyFile]:
+    opened = StudyFile(place, question)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def import_optuna() -> Any:
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError as cause:
+        raise ConfigError("tuning needs Optuna; install it with: pip install 'hdccf[tune]'") from cause
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _path_of(place: str) -> Path:
+    if "://" in place and not place.startswith(SQLITE):
+        raise ConfigError(
+            f"study={place!r} is not possible; give the path of a journal file, or {SQLITE}file.db"
+        )
+    return Path(place.removeprefix(SQLITE))
+
+
+def _cut_half_a_line(journal: Path) -> None:
+    """A writer that was killed may have left half a line, which would spoil the next one."""
+    if not journal.exists():
+        return
+    with journal.open("rb+") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
+
+
+def _defaults(question: Question) -> dict[str, Any]:
+    """The published settings as a point of the space, as far as they lie in it."""
+    kind, space = question.settings, question.space
+    set_anyway = {**(space.aware if question.time_aware else space.blind)}
+    start: dict[str, Any] = {}
+
+    def default(name: str, dimension: Dimension) -> Any:
+        if isinstance(dimension, Variant):
+            start[name] = dimension.first
+            return dimension.first
+        value = set_anyway.get(name, kind.model_fields[name].default)
+        if isinstance(dimension, Choice):
+            if value in dimension.options:
+                start[name] = value
+        elif value is not None:
+            start[name] = min(max(value, dimension.low), dimension.high)
+        return value
+
+    space.draw(default, time_aware=question.time_aware, fixed=question.fixed)
+    return start

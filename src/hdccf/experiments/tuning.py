@@ -1,0 +1,243 @@
+"""`hdccf tune`: trials of a model's settings on the validation part, until the budget is spent."""
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hdccf.config import TrainingSettings, build_settings
+from hdccf.data.split import Split
+from hdccf.errors import ConfigError, HdccfError, TrainingError
+from hdccf.evaluation.ranking import Ranker
+from hdccf.experiments.best import refuse_other, write_best
+from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna, open_study
+from hdccf.experiments.tuning_display import TuningDisplay
+from hdccf.runs import FitOptions
+from hdccf.trainer import StopTraining, fit, parse_metric
+
+_STARTUP = 5
+"""Trials that nothing is pruned against, and evaluations before a trial can be called hopeless: a third of
+all trials learns slowly at first."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a study found."""
+
+    settings: dict[str, Any]
+    """What differs from the model's defaults."""
+    value: float
+    trial: int
+    trials: int
+    minutes: float
+    budget: Budget
+
+
+def tune(
+    split: Split,
+    question: Question,
+    budget: Budget,
+    *,
+    study: str,
+    out: Path,
+    jobs: int = 1,
+    threads: int | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> Tuned:
+    """Works on a study until its budget is spent, and writes the best settings to `out`.
+
+    A study that exists is gone on with; whatever ended the call before, nothing but the trials under way is
+    lost, and those are tried again.
+    """
+    _refuse(question, split, jobs)
+    refuse_other(out, study, overwrite)
+    import_optuna()
+    with open_study(study, question) as opened, TuningDisplay(opened, budget, enabled=progress) as display:
+        if jobs == 1:
+            _work(opened, split, budget, threads, display.update)
+        else:
+            _work_together(opened, split, budget, jobs, threads, display.update)
+        display.update()
+        return _conclude(opened, budget, out)
+
+
+def _refuse(question: Question, split: Split, jobs: int) -> None:
+    if not question.space:
+        raise ConfigError(f"{question.model} has no search space, so there is nothing to tune")
+    if not len(split.validation):
+        raise ConfigError("this split has no validation part, which tuning goes by; give one that has")
+    if jobs < 1:
+        raise ConfigError(f"jobs={jobs} work at nothing; give 1 or more")
+    parse_metric(question.metric)
+
+
+# -- the work ------------------------------------------------------------------------------------------------
+
+
+def _work(
+    study: StudyFile, split: Split, budget: Budget, threads: int | None, update: Callable[[], None]
+) -> None:
+    """Trial after trial in this process."""
+    optuna = import_optuna()
+    study.study.pruner = optuna.pruners.MedianPruner(
+        n_startup_trials=_STARTUP, n_warmup_steps=_warmup(study.question), n_min_trials=_STARTUP
+    )
+    while (trial := study.ask(budget)) is not None:
+        update()
+        try:
+            _try(study, trial, split, budget, threads)
+        except BaseException:
+            # Whatever it was, the settings have not had their trial.
+            study.give_back(trial.number)
+            raise
+        update()
+
+
+def _warmup(question: Question) -> int:
+    """Epochs in which no trial is pruned: a tenth of all, at least two evaluations."""
+    if not issubclass(question.settings, TrainingSettings):
+        return 0
+    fields = question.settings.model_fields
+    return int(max(fields["epochs"].default // 10, 2 * fields["evaluate_every"].default))
+
+
+def _try(study: StudyFile, trial: Any, split: Split, budget: Budget, threads: int | None) -> None:
+    """Trains with a trial's settings and tells the study what came of it."""
+    optuna = import_optuna()
+    started = time.monotonic()
+    watch = _Watch(study, trial, budget)
+    state, value = optuna.trial.TrialState.COMPLETE, None
+    try:
+        value = _measure(study.question, study.suggest(trial), split, threads, watch)
+    except optuna.TrialPruned:
+        state = optuna.trial.TrialState.PRUNED
+    except TrainingError as error:
+        # Settings that diverge are as bad as can be: the sampler should know, and look elsewhere.
+        state = optuna.trial.TrialState.PRUNED
+        trial.set_user_attr("error", str(error))
+    trial.set_user_attr("seconds", round(time.monotonic() - started, 3))
+    if watch.epoch:
+        trial.set_user_attr("epoch", watch.epoch)
+    if watch.cut:
+        trial.set_user_attr("cut", True)
+    study.study.tell(trial, value, state=None if value is not None else state)
+
+
+def _measure(
+    question: Question, values: dict[str, Any], split: Split, threads: int | None, watch: "_Watch"
+) -> float:
+    """The validation metric of settings; of a trained model at its best epoch."""
+    trained = issubclass(question.settings, TrainingSettings)
+    own = {"validation_metric": question.metric} if trained else {}
+    settings = build_settings(question.settings, values, own)
+    fitted = fit(
+        split, settings, seed=question.seed, options=FitOptions(threads=threads), on_evaluation=watch
+    )
+    if trained:
+        return watch.best
+    protocol, name = parse_metric(question.metric)
+    return Ranker(split, "validation").measure(fitted, (name,), (protocol,))[protocol][name]
+
+
+class _Watch:
+    """Hears each evaluation: reports it, ends what is hopeless, and ends what has no time left."""
+
+    def __init__(self, study: StudyFile, trial: Any, budget: Budget) -> None:
+        self.study, self.trial, self.budget = study, trial, budget
+        self.best, self.epoch, self.cut = float("-inf"), 0, False
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        value = record["validation"][self.study.question.metric]
+        if value > self.best:
+            self.best, self.epoch = value, record["epoch"]
+        # The best so far: a dip is no reason to give up.
+        self.trial.report(self.best, record["epoch"])
+        if self.trial.should_prune():
+            raise import_optuna().TrialPruned
+        if self.study.spent()[1] >= self.budget.minutes:
+            # What it has reached counts; it only had less time than others.
+            self.cut = True
+            raise StopTraining
+
+
+# -- several processes ---------------------------------------------------------------------------------------
+
+
+def _work_together(
+    study: StudyFile,
+    split: Split,
+    budget: Budget,
+    jobs: int,
+    threads: int | None,
+    update: Callable[[], None],
+) -> None:
+    """The same in `jobs` processes, each with its share of the processor's threads."""
+    threads = threads or max(1, torch.get_num_threads() // jobs)
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="hdccf-tune-") as folder:
+        place = Path(folder) / "split"
+        split.save(place)
+        question = {**asdict(study.question), "fixed": dict(study.question.fixed)}
+        arguments = (str(place), study.place, question, asdict(budget), threads)
+        failures = context.SimpleQueue()
+        workers = [
+            context.Process(target=_worker, args=(*arguments, failures), daemon=True) for _ in range(jobs)
+        ]
+        for worker in workers:
+            worker.start()
+        while any(worker.is_alive() for worker in workers):
+            for worker in workers:
+                worker.join(timeout=1.0 / jobs)
+            update()
+        if not failures.empty():
+            raise HdccfError(failures.get())
+        if any(worker.exitcode for worker in workers):
+            raise HdccfError("a tuning process was ended from outside; call again to go on with the study")
+
+
+def _worker(
+    place: str, study: str, question: dict[str, Any], budget: dict[str, Any], threads: int, failures: Any
+) -> None:
+    """What a process of `_work_together` runs."""
+    try:
+        split = Split.load(place)
+        with open_study(study, Question(**question)) as opened:
+            _work(opened, split, Budget(**budget), threads, lambda: None)
+    except HdccfError as error:
+        failures.put(str(error))
+
+
+# -- the end -------------------------------------------------------------------------------------------------
+
+
+def _conclude(study: StudyFile, budget: Budget, out: Path) -> Tuned:
+    if not study.completed:
+        trials, minutes = study.spent()
+        raise ConfigError(
+            f"no trial came to its end in {trials} trials and {minutes:.1f} minutes; give more of either"
+        )
+    best = study.completed[0]
+    trials, minutes = study.spent()
+    found = Tuned(study.decided(best), float(best.value or 0.0), best.number, trials, minutes, budget)
+    question = study.question
+    origin = {
+        "study": study.place,
+        "model": question.model,
+        "dataset": question.dataset,
+        "split": question.split,
+        "time_aware": question.time_aware,
+        "metric": question.metric,
+        "value": found.value,
+        "trial": found.trial,
+        "trials": trials,
+        "minutes": round(minutes, 2),
+        "budget": asdict(budget),
+    }
+    write_best(out, found.settings, origin)
+    return found

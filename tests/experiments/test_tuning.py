@@ -1,0 +1,345 @@
+"""Tuning: a study keeps its budget, survives any death, is worked on by several, and writes what it found."""
+
+import io
+import signal
+import subprocess
+import sys
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from graphs import small_split
+from hdccf.data.split import Split
+from hdccf.errors import ConfigError, TrainingError
+from hdccf.experiments import tuning
+from hdccf.experiments.best import read_origin, write_best
+from hdccf.experiments.studies import Budget, Question, StudyFile, open_study
+from hdccf.experiments.tuning import tune
+from hdccf.experiments.tuning_display import TuningDisplay
+from hdccf.experiments.tuning_figures import draw_history, draw_importance, importances
+from hdccf.models import MODELS
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.search import Real, Space, Variant
+from training import CutOff
+
+SMALL = {"epochs": 3, "evaluate_every": 1, "block_users": 16, "embedding_dim": 4}
+
+
+@pytest.fixture
+def split() -> Split:
+    return small_split()
+
+
+def question(of: Split, model: str = "ease", **changes: Any) -> Question:
+    about: dict[str, Any] = {"model": model, "dataset": "small", "split": of.fingerprint}
+    return Question(**{**about, "metric": "sampled:ndcg@10", **changes})
+
+
+def states(study: StudyFile) -> list[str]:
+    return [trial.state.name for trial in study.study.get_trials(deepcopy=False)]
+
+
+def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_first(
+    split: Split, tmp_path: Path
+) -> None:
+    asked, out = question(split), tmp_path / "best.toml"
+    place = str(tmp_path / "ease.jsonl")
+    found = tune(split, asked, Budget(6, 5), study=place, out=out)
+    assert found.trials == 6
+    assert found.minutes < 5
+    with open_study(place, asked) as study:
+        trials = study.study.get_trials()
+        assert states(study) == ["COMPLETE"] * 6
+        assert trials[0].params == {"l2": MODELS["ease"].settings.model_fields["l2"].default}
+        values = [trial.value or 0.0 for trial in trials]
+        assert found.value == max(values)
+        assert values.index(found.value) == found.trial
+        assert study.decided(trials[found.trial]) == found.settings
+    assert tomllib.loads(out.read_text()) == found.settings
+    origin = read_origin(out)
+    assert (origin["trials"], origin["budget"]) == (6, {"trials": 6, "minutes": 5})
+    # What was spent is spent, whoever calls again.
+    again = tune(split, asked, Budget(6, 5), study=place, out=out)
+    assert again == found
+
+
+def test_the_value_is_that_of_the_best_epoch(split: Split, tmp_path: Path) -> None:
+    asked = question(split, "hdccf", fixed=SMALL)
+    tune(split, asked, Budget(2, 5), study=str(tmp_path / "s.jsonl"), out=tmp_path / "best.toml")
+    with open_study(str(tmp_path / "s.jsonl"), asked) as study:
+        for trial in study.completed:
+            assert trial.value == max(trial.intermediate_values.values())
+            assert set(trial.intermediate_values) == {1, 2, 3}
+            assert trial.user_attrs["epoch"] in (1, 2, 3)
+    settings = HDCCF(**tomllib.loads((tmp_path / "best.toml").read_text()))
+    assert settings.user_vector == "free"  # time-blind, whatever the default
+    assert settings.epochs == 3
+
+
+def test_a_sqlite_study_is_as_good(split: Split, tmp_path: Path) -> None:
+    place = f"sqlite:///{tmp_path}/study.db"
+    found = tune(split, question(split), Budget(3, 5), study=place, out=tmp_path / "best.toml")
+    assert found.trials == 3
+    assert tune(split, question(split), Budget(4, 5), study=place, out=tmp_path / "best.toml").trials == 4
+    with pytest.raises(ConfigError, match="give the path of a journal file, or sqlite:///"):
+        tune(split, question(split), Budget(3, 5), study="mysql://host/db", out=tmp_path / "b.toml")
+
+
+def test_minutes_end_it_as_well_and_cut_a_trial_short(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, place = question(split, "hdccf", fixed={**SMALL, "epochs": 50}), str(tmp_path / "s.jsonl")
+    spent = StudyFile.spent
+    with monkeypatch.context() as patched:
+        # The clock stands until a trial has told of its second evaluation.
+        def jumping(self: StudyFile) -> tuple[int, float]:
+            trials, _ = spent(self)
+            told = max((len(t.intermediate_values) for t in self.study.get_trials()), default=0)
+            return trials, 7.0 if told >= 2 else 0.0
+
+        patched.setattr(StudyFile, "spent", jumping)
+        found = tune(split, asked, Budget(50, 5), study=place, out=tmp_path / "best.toml")
+    assert found.trials == 1
+    with open_study(place, asked) as study:
+        (trial,) = study.completed
+        assert trial.user_attrs["cut"]
+        assert len(trial.intermediate_values) == 2
+        assert trial.value == max(trial.intermediate_values.values())
+
+
+def test_hopeless_trials_are_pruned_and_diverging_ones_told_apart(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    def measure(question: Question, values: Any, split: Split, threads: Any, watch: Any) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 8:
+            raise TrainingError("loss became nan")
+        level = 1.0 if calls <= 6 else 0.1
+        for epoch in range(1, 41):
+            watch({"epoch": epoch, "validation": {question.metric: level + epoch / 1000 + calls / 1e6}})
+        return float(watch.best)
+
+    monkeypatch.setattr(tuning, "_measure", measure)
+    asked, place = question(split, "hdccf"), str(tmp_path / "s.jsonl")
+    found = tune(split, asked, Budget(8, 5), study=place, out=tmp_path / "best.toml")
+    with open_study(place, asked) as study:
+        assert states(study) == ["COMPLETE"] * 6 + ["PRUNED"] * 2
+        hopeless, diverged = study.study.get_trials()[6:]
+        # Not before a tenth of the epochs: what learns slowly is not hopeless yet.
+        assert 12 <= max(hopeless.intermediate_values) < 40
+        assert "loss became nan" in diverged.user_attrs["error"]
+    assert found.value == pytest.approx(1.040006)
+
+
+def test_an_interrupted_trial_is_tried_again(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, place, out = question(split), str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
+    measure, calls = tuning._measure, 0
+
+    def cut_off(*arguments: Any) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise CutOff
+        return measure(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tuning, "_measure", cut_off)
+        with pytest.raises(CutOff):
+            tune(split, asked, Budget(4, 5), study=place, out=out)
+    assert tune(split, asked, Budget(4, 5), study=place, out=out).trials == 4
+    with open_study(place, asked) as study:
+        assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+        trials = study.study.get_trials()
+        assert trials[3].params == trials[2].params
+        assert trials[3].user_attrs["again"] == 2
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from graphs import small_split
+from hdccf.experiments import tuning
+from hdccf.experiments.studies import Budget, Question
+measure, calls = tuning._measure, 0
+def deadly(*arguments):
+    global calls
+    calls += 1
+    if calls == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return measure(*arguments)
+tuning._measure = deadly
+split = small_split()
+asked = Question("ease", "small", split.fingerprint, "sampled:ndcg@10")
+tuning.tune(split, asked, Budget(5, 5), study={place!r}, out=Path({out!r}))
+"""
+
+
+def test_a_study_whose_process_was_killed_goes_on(split: Split, tmp_path: Path) -> None:
+    asked, place, out = question(split), tmp_path / "s.jsonl", tmp_path / "best.toml"
+    tests = str(Path(__file__).parent.parent)
+    program = _KILLED.format(tests=tests, place=str(place), out=str(out))
+    killed = subprocess.run([sys.executable, "-c", program], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not out.exists()
+    with place.open("ab") as journal:
+        journal.write(b'{"op_code": 5, "work')  # as if it had died while it wrote
+    assert tune(split, asked, Budget(5, 5), study=str(place), out=out).trials == 5
+    with open_study(str(place), asked) as study:
+        assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
+        trials = study.study.get_trials()
+        assert trials[3].params == trials[2].params
+
+
+def test_the_trial_of_a_living_process_is_left_alone_and_counts(split: Split, tmp_path: Path) -> None:
+    asked, place = question(split), str(tmp_path / "s.jsonl")
+    with open_study(place, asked) as first, open_study(place, asked) as second:
+        assert first.ask(Budget(2, 5)) is not None
+        assert second.ask(Budget(2, 5)) is not None
+        assert second.ask(Budget(2, 5)) is None
+        assert states(second) == ["RUNNING", "RUNNING"]
+
+
+def test_settings_that_killed_twice_are_not_tried_a_third_time(split: Split, tmp_path: Path) -> None:
+    asked, place = question(split), str(tmp_path / "s.jsonl")
+    for _ in range(3):
+        with open_study(place, asked) as study:
+            trial = study.ask(Budget(9, 5))
+            assert trial is not None
+            study.suggest(trial)
+    with open_study(place, asked) as study:
+        study._take_back_from_the_dead()
+        params = [trial.params for trial in study.study.get_trials()]
+        assert params.count(params[0]) == 2
+
+
+def test_processes_share_a_study_and_its_budget(split: Split, tmp_path: Path) -> None:
+    asked, place = question(split), str(tmp_path / "s.jsonl")
+    found = tune(split, asked, Budget(5, 5), study=place, out=tmp_path / "best.toml", jobs=2)
+    assert found.trials == 5
+    with open_study(place, asked) as study:
+        assert states(study) == ["COMPLETE"] * 5
+
+
+def test_an_error_ends_it_and_that_of_a_worker_reaches_the_caller(split: Split, tmp_path: Path) -> None:
+    asked, place = question(split, fixed={"max_items": 3}), str(tmp_path / "s.jsonl")
+    with pytest.raises(ConfigError, match="more than max_items=3"):
+        tune(split, asked, Budget(2, 5), study=place, out=tmp_path / "best.toml")
+    split.save(tmp_path / "split")
+    told: SimpleQueue[str] = SimpleQueue()
+    budget = {"trials": 2, "minutes": 5}
+    tuning._worker(str(tmp_path / "split"), place, asdict(asked), budget, 1, told)
+    assert "more than max_items=3" in told.get()
+
+
+def test_another_question_is_refused(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, out = str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
+    tune(split, question(split), Budget(1, 5), study=place, out=out)
+    for changes, message in (
+        ({"metric": "full:ndcg@10"}, "is a study of metric='sampled:ndcg@10', not of 'full:ndcg@10'"),
+        ({"time_aware": True}, "is a study of time_aware=False, not of True"),
+        ({"split": "other"}, "is a study of split="),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            tune(split, question(split, **changes), Budget(1, 5), study=place, out=out)
+    monkeypatch.setattr(MODELS["ease"].settings, "space", Space({"l2": Real(1.0, 2.0)}))
+    with pytest.raises(ConfigError, match="is a study of space="):
+        tune(split, question(split), Budget(1, 5), study=place, out=out)
+
+
+def test_a_file_of_somebody_else_is_not_overwritten_unasked(split: Split, tmp_path: Path) -> None:
+    place, out = str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
+    out.write_text("l2 = 1.0\n")
+    with pytest.raises(ConfigError, match=r"was not written by the study .*; give another --out"):
+        tune(split, question(split), Budget(1, 5), study=place, out=out)
+    assert not Path(place).exists()
+    tune(split, question(split), Budget(1, 5), study=place, out=out, overwrite=True)
+    assert read_origin(out)["study"] == place
+
+
+@pytest.mark.parametrize(("model", "changes", "message"), [
+    ("random", {}, "random has no search space"),
+    ("ease", {"metric": "ndcg@10"}, "names no protocol; write it like sampled:ndcg@10"),
+    ("ease", {"metric": "sampled:guess@10"}, "validation_metric='sampled:guess@10' is not possible"),
+])  # fmt: skip
+def test_what_cannot_be_tuned_is_refused(
+    split: Split, tmp_path: Path, model: str, changes: dict[str, Any], message: str
+) -> None:
+    asked = question(split, model, **changes)
+    with pytest.raises(ConfigError, match=message):
+        tune(split, asked, Budget(1, 5), study=str(tmp_path / "s"), out=tmp_path / "b.toml")
+
+
+@pytest.mark.parametrize(("trials", "minutes"), [(0, 5), (3, 0), (3, float("nan"))])
+def test_a_budget_of_nothing_is_refused(trials: int, minutes: float) -> None:
+    with pytest.raises(ConfigError, match="tune nothing"):
+        Budget(trials, minutes)
+
+
+def test_what_is_shown_names_the_budget_and_the_best(
+    split: Split, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, place = question(split), str(tmp_path / "s.jsonl")
+    tune(split, asked, Budget(3, 5), study=place, out=tmp_path / "best.toml", progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "ease on small, time-blind: 0 of 3 trials, 0.0 of 5 minutes"
+    assert sum(line.startswith("trial ") for line in lines) == 3
+    assert "3 of 3 trials" in lines[-1]
+    assert "best sampled:ndcg@10 0." in lines[-1]
+    with open_study(place, asked) as study:
+        from rich.console import Console
+
+        console = Console(width=120, record=True, file=io.StringIO())
+        console.print(TuningDisplay(study, Budget(3, 5), enabled=True).table())
+        text = console.export_text()
+    assert "l2=500" in text
+    assert text.count("done") == 3
+
+
+def test_history_and_importance_are_drawn_twice_alike(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Space(
+        {"kind": Variant({"a": {}, "b": {}}), "l2": Real(1.0, 1000.0), "recency_floor": Real(0.0, 1.0)}
+    )
+    monkeypatch.setattr(MODELS["ease"].settings, "space", space)
+    monkeypatch.setattr(tuning, "_measure", lambda question, values, *others: -abs(values["l2"] - 300) / 1000)
+    asked, place = question(split), str(tmp_path / "s.jsonl")
+    tune(split, asked, Budget(25, 5), study=place, out=tmp_path / "best.toml")
+    with open_study(place, asked) as study:
+        found = importances(study)
+        assert max(found, key=lambda name: found[name]) == "l2"
+        for turn in ("first", "second"):
+            draw_history(study, tmp_path / turn / "history")
+            assert draw_importance(study, tmp_path / turn / "importance")
+    for name in ("history.png", "history.svg", "importance.png", "importance.svg"):
+        first, second = ((tmp_path / turn / name).read_bytes() for turn in ("first", "second"))
+        assert len(first) > 1000
+        assert first == second
+    assert b"l2" in (tmp_path / "first" / "importance.svg").read_bytes()
+
+
+def test_too_few_trials_have_no_importance(split: Split, tmp_path: Path) -> None:
+    asked, place = question(split), str(tmp_path / "s.jsonl")
+    tune(split, asked, Budget(2, 5), study=place, out=tmp_path / "best.toml")
+    with open_study(place, asked) as study:
+        assert not draw_importance(study, tmp_path / "importance")
+        assert not (tmp_path / "importance.png").exists()
+
+
+def test_settings_of_every_kind_survive_toml(tmp_path: Path) -> None:
+    settings = {"a": 1, "b": 1e-8, "c": True, "d": 'quote " and \\', "e": [1, 2], "f": None, "g": 0.1}
+    write_best(tmp_path / "x.toml", settings, {"study": "ß"})
+    kept = {name: value for name, value in settings.items() if value is not None}
+    assert tomllib.loads((tmp_path / "x.toml").read_text()) == kept
+    assert read_origin(tmp_path / "x.toml") == {"study": "ß"}
+    assert read_origin(tmp_path / "none.toml") == {}
