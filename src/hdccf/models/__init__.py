@@ -11,9 +11,11 @@ from hdccf.models.enmf import ENMF, ENMFModel
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.irgan import IRGAN, IRGANModel
 from hdccf.models.lightgcn import LightGCN, build_lightgcn
 from hdccf.models.neumf import NeuMF, build_neumf
 from hdccf.models.reference import MostPopular, MostPopularModel, Random, RandomModel
+from hdccf.models.sdgar import SDGAR, build_sdgar
 from hdccf.models.svdpp import SVDpp, build_svdpp
 
 MODELS: dict[str, Entry] = {
@@ -21,6 +23,8 @@ MODELS: dict[str, Entry] = {
     "ease": Entry(EASE, EASEModel, "each item regressed on all others, in closed form"),
     "enmf": Entry(ENMF, ENMFModel, "matrix factorisation that learns from all pairs and draws no negatives"),
     "hdccf": Entry(HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS),
+    "irgan": Entry(IRGAN, IRGANModel, "a generator of items that learns from a discriminator's rewards"),
+    "sd-gar": Entry(SDGAR, build_sdgar, "a discriminator whose hard negatives a decomposed generator draws"),
     "pmf": Entry(PMF, build_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),
     "bpr": Entry(BPR, build_bpr, "Bayesian personalised ranking: a positive above one unobserved item"),
     "ssm": Entry(SSM, build_ssm, "sampled softmax: a positive's share among itself and many negatives"),

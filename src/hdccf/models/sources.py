@@ -11,6 +11,8 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import PairSampler
 from hdccf.data.weights import weights_of
+from hdccf.models.generator_settings import IRGANGeneratorSettings, SDGARGeneratorSettings
+from hdccf.models.irgan_generator import IRGANGenerator, irgan_generator
 from hdccf.models.negatives import (
     DynamicNegatives,
     InBatchNegatives,
@@ -20,14 +22,28 @@ from hdccf.models.negatives import (
 )
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, PairNet
+from hdccf.models.sdgar_generator import SDGARGenerator
 
 BuildSource = Callable[[PairSettings, Graph, torch.Generator], NegativeSource]
+
+
+def _irgan(settings: PairSettings, graph: Graph, generator: torch.Generator) -> IRGANGenerator:
+    own = settings if isinstance(settings, IRGANGeneratorSettings) else IRGANGeneratorSettings()
+    return irgan_generator(settings, own, graph, generator)
+
+
+def _sdgar(settings: PairSettings, graph: Graph, generator: torch.Generator) -> SDGARGenerator:
+    own = settings if isinstance(settings, SDGARGeneratorSettings) else SDGARGeneratorSettings()
+    return SDGARGenerator(graph, own, generator)
+
 
 SOURCES: dict[str, BuildSource] = {
     "uniform": lambda settings, graph, generator: UniformNegatives(graph),
     "popularity": lambda settings, graph, generator: PopularityNegatives(graph, settings.popularity_power),
     "in-batch": lambda settings, graph, generator: InBatchNegatives(graph),
     "dynamic": lambda settings, graph, generator: DynamicNegatives(graph, settings.candidates),
+    "irgan": _irgan,
+    "sd-gar": _sdgar,
 }
 
 

@@ -1,0 +1,65 @@
+"""IRGAN (Wang et al., 2017): a generator and a discriminator of items play against each other.
+
+The discriminator tells a user's items from those that the generator draws; the generator learns to draw what
+it takes for the user's. The generator is what recommends.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from hdccf.data.graph import Graph
+from hdccf.data.interactions import Interactions
+from hdccf.data.sampling import PairSampler
+from hdccf.data.weights import weights_of
+from hdccf.models.biased_factors import BiasedFactors
+from hdccf.models.generator_settings import IRGANGeneratorSettings
+from hdccf.models.irgan_generator import IRGANGenerator, irgan_generator
+from hdccf.models.pair_settings import PairSettings
+from hdccf.models.pairs import PairModel, cross_entropy_loss
+from hdccf.scoring import Scorer
+
+
+class IRGAN(PairSettings, IRGANGeneratorSettings):
+    """IRGAN for items: a factorisation against a factorisation, whose generator recommends."""
+
+    sampler: Literal["irgan"] = "irgan"
+    """The generator is the model: there is no other."""
+    embedding_dim: int = Field(default=16, ge=1)
+    """Length of both players' vectors; the paper takes 5 to 16."""
+    init_std: float = Field(default=0.05, gt=0)
+    """Spread of the first vectors of both."""
+    l2: float = Field(default=0.1, ge=0)
+    """Pull of the discriminator's vectors towards zero, which keeps its rewards from becoming certain."""
+
+
+class IRGANModel(PairModel):
+    """A discriminator over pairs whose negatives the generator draws, and the generator as its result."""
+
+    source: IRGANGenerator
+
+    def __init__(self, settings: IRGAN, train: Interactions, generator: torch.Generator) -> None:
+        graph = Graph.of(train)
+        discriminator = BiasedFactors(
+            train.n_users,
+            train.n_items,
+            settings.embedding_dim,
+            std=settings.init_std,
+            sparse=settings.sparse_updates,
+            generator=generator,
+        )
+        # The game's draws may be the user's own items: a generator that is right has to be told so.
+        source = irgan_generator(settings, settings, graph, generator, observed_too=True)
+        super().__init__(
+            discriminator,
+            source,
+            cross_entropy_loss,
+            PairSampler(graph, weights_of(settings, train), settings.batch_size, by_user=True),
+            negatives=settings.negatives,
+            l2=settings.l2,
+            group="discriminator",
+        )
+
+    def scorer(self) -> Scorer:
+        return self.source.net.scorer()
