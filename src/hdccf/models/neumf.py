@@ -18,6 +18,7 @@ from hdccf.encoders import Table
 from hdccf.models.base import Model, Objective
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import Compare, PairModel, PairScores, cross_entropy_loss
+from hdccf.models.row_dots import row_dots
 from hdccf.models.sources import over_pairs
 from hdccf.pairwise import tiled_scores
 from hdccf.scoring import Scorer
@@ -101,7 +102,7 @@ class GMF(Branch):
         return vectors
 
     def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
-        return torch.einsum("bd,bcd->bc", of_users, of_items) + self.bias
+        return row_dots(of_users, of_items) + self.bias
 
     def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
         return torch.addmm(self.bias, of_users, of_items.T)

@@ -13,6 +13,7 @@ from hdccf.encoders import Table
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairScores, squared_loss
+from hdccf.models.row_dots import row_dots
 from hdccf.models.sources import over_pairs
 from hdccf.scoring import Scorer
 from hdccf.similarity import Dot, Vectors
@@ -129,26 +130,22 @@ class SVDppNet(nn.Module):
         # Batches come user by user: each history is added up once, and a positive takes its own y out.
         distinct, rows = torch.unique_consecutive(users, return_inverse=True)
         p, b_u = self.users.of(users).embedding, self.user_biases.of(users).embedding
-        # One look-up for ones and zeros, as each costs a gradient as large as the table.
-        columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
-        q, b_i = self.items.of(columns).embedding, self.item_biases.of(columns).embedding
+        q, b_i = self.items.of(items).embedding, self.item_biases.of(items).embedding
+        others, b_j = self.items.of(negatives).embedding, self.item_biases.of(negatives).embedding
         y = self.histories.vectors.of(items).embedding
         sums = self.histories.sums(distinct)
-        seen = p + self.histories.without(users, sums[rows], items, y)
-        unseen = p + self.histories.whole(distinct, sums)[rows]
-        biases = self.mean + b_u + b_i.squeeze(2)
+        seen = p + self.histories.without(users, sums.index_select(0, rows), items, y)
+        unseen = p + self.histories.whole(distinct, sums).index_select(0, rows)
         return PairScores(
-            biases[:, 0] + torch.einsum("bd,bd->b", seen, q[:, 0]),
-            biases[:, 1:] + torch.einsum("bd,bsd->bs", unseen, q[:, 1:]),
-            (p, q, y, b_u, b_i),
+            self.mean + (b_u + b_i).squeeze(1) + (seen * q).sum(1),
+            self.mean + b_u + b_j.squeeze(2) + row_dots(unseen, others),
+            (p, q, others, y, b_u, b_i, b_j),
         )
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         distinct, rows = torch.unique_consecutive(users, return_inverse=True)
-        biases = (
-            self.mean + self.user_biases.of(users).embedding + self.item_biases.of(items).embedding[..., 0]
-        )
-        return biases + torch.einsum("bd,bsd->bs", self.of(distinct)[rows], self.items.of(items).embedding)
+        biases = self.user_biases.of(users).embedding + self.item_biases.of(items).embedding.squeeze(2)
+        return self.mean + biases + row_dots(self.of(distinct)[rows], self.items.of(items).embedding)
 
     def of(self, users: Int64[Tensor, " r"]) -> Float[Tensor, "r d"]:
         """p_u and all of the user's history."""
