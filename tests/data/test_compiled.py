@@ -14,6 +14,7 @@ from hdccf.data.adjacency import Collapsed, collapse
 from hdccf.data.ids import group_ids, number_ids
 from hdccf.data.interactions import Interactions
 from hdccf.data.sources import read
+from sameness import assert_equal, assert_same
 
 
 @pytest.fixture(autouse=True)
@@ -26,26 +27,6 @@ def slowly(source: Any, **options: Any) -> Interactions:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiled, "LEAST_ROWS", 1 << 40)
         return read(source, **options)
-
-
-def assert_same(left: Interactions, right: Interactions) -> None:
-    assert left.fingerprint == right.fingerprint
-    assert left.user_ids.to_list() == right.user_ids.to_list()
-    assert left.item_ids.to_list() == right.item_ids.to_list()
-    for name in ("users", "items", "times", "counts"):
-        assert_equal(getattr(left, name), getattr(right, name))
-    for one, other in ((left.by_user, right.by_user), (left.by_item, right.by_item)):
-        assert one.starts.tolist() == other.starts.tolist()
-        assert one.neighbours.tolist() == other.neighbours.tolist()
-        if not isinstance(one.rows, slice):
-            assert_equal(one.rows, other.rows)
-
-
-def assert_equal(left: Any, right: Any) -> None:
-    assert (left is None) == (right is None)
-    if left is not None:
-        assert left.dtype == right.dtype
-        assert left.tolist() == right.tolist()
 
 
 texts = st.sampled_from(["", "a", "b", "aa", "é", "日本", "a\0", "x" * 12, "x" * 13, "y" * 40])

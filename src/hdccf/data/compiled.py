@@ -5,7 +5,8 @@ Everything here has a NumPy way elsewhere that gives exactly the same: `ids.grou
 beside the package or in the user's cache, and small sources never come here.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -33,6 +34,8 @@ def worthwhile(rows: int) -> bool:
 
 @cache
 def _installed() -> bool:
+    if sys.byteorder != "little":  # the loops take texts for numbers
+        return False
     try:
         import_module("pyarrow")
         _kernels()
@@ -51,53 +54,109 @@ class Numberer:
 
     def __init__(self) -> None:
         self.kernels = _kernels()
-        self.table = np.zeros(2 * _ROOM, np.int32)
-        self.known = np.empty((_ROOM, 2), np.uint64)
-        self.firsts = np.empty(_ROOM, np.int64)
+        room = max(_ROOM, int(self.kernels.BLOCK))
+        self.table = np.zeros(2 * room, np.int32)
+        self.known = np.full((room + 1, 2), self.kernels.NOBODY, np.uint64)
+        self.firsts = np.empty(room, np.int64)
         self.rows = self.count = 0
 
     def add(self, keys: NDArray[np.uint64], codes: IntArray) -> None:
         """Fills in the codes of some more keys."""
-        row, before = 0, self.count
+        row, before, keys = 0, self.count, frozen(keys)
         while True:
-            row, self.count = self.kernels.number_keys(
-                keys, codes, row, self.table, self.known, self.firsts, self.count
-            )
+            row, self.count = self.kernels.number_keys(keys, codes, row, *self.state)
             if row == len(keys):
                 break
-            self._grow()
+            self.grow()
         self.firsts[before : self.count] += self.rows
         self.rows += len(keys)
 
-    def _grow(self) -> None:
-        self.known = np.resize(self.known, (2 * len(self.known), 2))
-        self.firsts = np.resize(self.firsts, len(self.known))
-        self.table = np.zeros(2 * len(self.known), np.int32)
+    @property
+    def state(self) -> tuple[IntArray, NDArray[np.uint64], NDArray[np.int64], int]:
+        """What the loops work on."""
+        return self.table, self.known, self.firsts, self.count
+
+    @property
+    def keys(self) -> NDArray[np.uint64]:
+        """The known keys, in order of first appearance."""
+        return self.known[1 : self.count + 1]
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another block of keys could all be new."""
+        return self.count + int(self.kernels.BLOCK) <= len(self.firsts)
+
+    def grow(self) -> None:
+        """Doubles the room."""
+        room = 2 * len(self.firsts)
+        self.known = np.resize(self.known, (room + 1, 2))
+        self.firsts = np.resize(self.firsts, room)
+        self.table = np.zeros(2 * room, np.int32)
         self.kernels.fill_table(self.table, self.known, self.count)
 
+    def take(self, other: "Numberer") -> IntArray:
+        """Numbers what another has seen after all this one has; the number here of each of its codes."""
+        numbers, before = np.empty(other.count, np.int32), self.count
+        self.rows, rows = 0, self.rows
+        self.add(other.keys, numbers)
+        # A key that was new here was first seen where the other one saw it.
+        self.firsts[before : self.count] = other.firsts[self.firsts[before : self.count]] + rows
+        self.rows = rows + other.rows
+        return numbers
 
-def number_texts(ids: pl.Series) -> tuple[IntArray, NDArray[np.int64]]:
-    """The code of each text in order of first appearance, and the row where each was first seen."""
-    codes, numberer = np.empty(len(ids), np.int32), Numberer()
-    for keys in _keys(ids):
-        numberer.add(keys, codes[numberer.rows : numberer.rows + len(keys)])
-    return codes, numberer.firsts[: numberer.count]
+
+def number_texts(columns: Sequence[pl.Series]) -> list[tuple[IntArray, NDArray[np.int64]]]:
+    """Of each column the texts' codes in order of first appearance, and the row where each was first seen.
+
+    The columns are equally long. One thread numbers the first half of them, and one the second.
+    """
+    keys = [_keys(column) for column in columns]
+    codes = [np.empty(len(column), np.int32) for column in columns]
+    middle = len(codes[0]) // 2
+
+    def number(half: int) -> list[Numberer]:
+        numberers = []
+        for chunks, numbers in zip(keys, codes, strict=True):
+            mine, place = Numberer(), middle if half else 0
+            for chunk in chunks[half]:
+                mine.add(chunk, numbers[place : place + len(chunk)])
+                place += len(chunk)
+            numberers.append(mine)
+        return numberers
+
+    first, second = both(number)
+    for ahead, behind, numbers in zip(first, second, codes, strict=True):
+        renumber([numbers[middle:]], ahead.take(behind))
+    return [(numbers, one.firsts[: one.count]) for numbers, one in zip(codes, first, strict=True)]
 
 
-def _keys(ids: pl.Series) -> list[NDArray[np.uint64]]:
-    """16 bytes that tell texts apart, chunk by chunk: the text itself, or two hashes where some are long."""
+def renumber(parts: Sequence[IntArray], numbers: IntArray) -> None:
+    """Each code becomes the number that stands for it, in place and with both processors."""
+    halves = [half for part in parts for half in (part[: len(part) // 2], part[len(part) // 2 :])]
+    both(lambda half: [_kernels().renumber(codes, numbers) for codes in halves[half::2]])
+
+
+def _keys(ids: pl.Series) -> list[list[NDArray[np.uint64]]]:
+    """16 bytes that tell texts apart, by chunk of each half: the text, or hashes where some are long."""
+    middle = len(ids) // 2
+    halves = [_views(ids[:middle]), _views(ids[middle:])]
+    longest = both(lambda half: max(map(_kernels().longest_text, halves[half]), default=0))
+    if max(longest) <= _INLINE:
+        return halves
+    hashes = np.empty((len(ids), 2), np.uint64)
+    for column, seed in enumerate(_SEEDS):
+        hashes[:, column] = ids.hash(seed).to_numpy()
+    return [[hashes[:middle]], [hashes[middle:]]]
+
+
+def _views(ids: pl.Series) -> list[NDArray[np.uint64]]:
+    """Arrow's 16-byte views of texts, chunk by chunk."""
     chunks = []
     for chunk in ids.get_chunks():
         array = chunk.to_arrow(compat_level=pl.CompatLevel.newest())
         views = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
-        chunks.append(views[array.offset : array.offset + len(array)])
-    # A view starts with the text's length, in four bytes.
-    if all(views.view("<u4")[:, 0].max(initial=0) <= _INLINE for views in chunks):
-        return chunks
-    hashes = np.empty((len(ids), 2), np.uint64)
-    for column, seed in enumerate(_SEEDS):
-        hashes[:, column] = ids.hash(seed).to_numpy()
-    return [hashes]
+        chunks.append(frozen(views[array.offset : array.offset + len(array)]))
+    return chunks
 
 
 def histories(
@@ -108,7 +167,7 @@ def histories(
     halves = [slice(0, len(users) // 2), slice(len(users) // 2, len(users))]
     counts = np.zeros((2, n_users), np.int64)
     both(lambda half: kernels.count_codes(users[halves[half]], counts[half]))
-    starts = _starts(counts.sum(axis=0))
+    starts = starts_of(counts.sum(axis=0))
     cursors = np.stack([starts[:-1], starts[:-1] + counts[0]])
     given = _NO_TIMES if times is None else times
     their_items, their_times = np.empty(len(items), np.int32), np.empty(len(given), np.int64)
@@ -125,7 +184,7 @@ def histories(
     if times is None:
         return starts, their_items, None
     if not bool(np.all(times[1:] >= times[:-1])):
-        cuts = _cuts(starts)
+        cuts = cut(starts)
         both(lambda half: kernels.sort_within(starts, *cuts[half], their_items, their_times))
     return starts, their_items, their_times
 
@@ -146,7 +205,7 @@ def collapse(
     kept_items, kept_times = (items, given) if reuse else (np.empty_like(items), np.empty_like(given))
     kept_users, kept_counts = np.empty(rows, np.int32), np.empty(rows, np.int32)
     degrees, of_item = np.empty(n_users, np.int64), np.zeros((2, n_items), np.int64)
-    cuts = _cuts(starts)
+    cuts = cut(starts)
     kept = both(
         lambda half: kernels.collapse(
             starts,
@@ -163,36 +222,57 @@ def collapse(
             of_item[half],
         )
     )
-    middle, total = kept[0], kept[0] + kept[1]
-    moved = int(starts[cuts[1][0]])
-    columns: list[NDArray[Any]] = [kept_users, kept_items, kept_times, kept_counts]
-    if moved != middle:
-        for column in columns:
-            column[middle:total] = column[moved : moved + kept[1]]
-    kept_users, kept_items, kept_times, kept_counts = (column[:total] for column in columns)
-    item_starts = _starts(of_item.sum(axis=0))
-    cursors = np.stack([item_starts[:-1], item_starts[:-1] + of_item[0]])
-    neighbours, places = np.empty(total, np.int32), np.empty(total, np.int32)
-    parts = ((0, middle), (middle, total))
-    both(lambda half: kernels.turn(kept_users, kept_items, *parts[half], cursors[half], neighbours, places))
+    close_gap((kept_times, kept_users, kept_items, kept_counts), kept, int(starts[cuts[1][0]]))
+    total = sum(kept)
+    kept_users, kept_items, kept_counts = kept_users[:total], kept_items[:total], kept_counts[:total]
     return Collapsed(
         kept_users,
         kept_items,
-        None if times is None else kept_times,
+        None if times is None else kept_times[:total],
         kept_counts,
-        Adjacency(_starts(degrees), kept_items, slice(None)),
-        Adjacency(item_starts, neighbours, places),
+        Adjacency(starts_of(degrees), kept_items, slice(None)),
+        turn(kept_users, kept_items, kept[0], of_item),
     )
 
 
-def _starts(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def turn(users: IntArray, items: IntArray, middle: int, of_item: NDArray[np.integer[Any]]) -> Adjacency:
+    """Rows sorted by user → by item; `of_item` counts the items before and after row `middle` apart."""
+    starts, rows = starts_of(of_item.sum(axis=0)), len(users)
+    cursors = np.stack([starts[:-1], starts[:-1] + of_item[0]])
+    neighbours, places = np.empty(rows, np.int32), np.empty(rows, np.int32)
+    parts = ((0, middle), (middle, rows))
+    both(lambda half: _kernels().turn(users, items, *parts[half], cursors[half], neighbours, places))
+    return Adjacency(starts, neighbours, places)
+
+
+def close_gap(columns: Sequence[NDArray[Any]], kept: Sequence[int], moved: int) -> None:
+    """Moves what the second half kept, which starts at `moved`, behind what the first did; in place."""
+    middle, total = kept[0], kept[0] + kept[1]
+
+    def move(half: int) -> None:
+        # Times come first, and are about as much to move as all the rest.
+        for column in columns[1:] if half else columns[:1]:
+            column[middle:total] = column[moved : moved + kept[1]]
+
+    if moved != middle:
+        both(move)
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to, as Arrow's arrays are: so a loop is compiled for one kind only."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def starts_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
     return starts
 
 
-def _cuts(starts: NDArray[np.int64]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The users in two parts with about as many rows each."""
+def cut(starts: NDArray[np.int64]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Users, items or buckets in two runs with about as many rows each."""
     middle = int(np.searchsorted(starts[:-1], starts[-1] // 2))
     return (0, middle), (middle, len(starts) - 1)
 

@@ -20,6 +20,7 @@ from scipy import sparse
 from hdccf.data import compiled
 from hdccf.data.adjacency import (
     Adjacency,
+    Collapsed,
     IntArray,
     TimeArray,
     collapse,
@@ -119,6 +120,13 @@ class Interactions:
             done = compiled.collapse(starts, what, times, often, len(item_ids), reuse=reuse)
         else:
             done = collapse(starts, what, times, counts, len(item_ids))
+        return cls.from_collapsed(done, user_ids=user_ids, item_ids=item_ids, titles=titles)
+
+    @classmethod
+    def from_collapsed(
+        cls, done: Collapsed, *, user_ids: pl.Series, item_ids: pl.Series, titles: pl.Series | None = None
+    ) -> "Interactions":
+        """Rows that are in order and have no repeats, with both adjacencies."""
         made = cls(*done[:4], user_ids.rename("user"), item_ids.rename("item"), titles)
         # The transposition that looked for repeats is the one that `by_item` would make: keep it.
         made.__dict__.update(by_user=done.by_user, by_item=done.by_item)

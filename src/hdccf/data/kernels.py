@@ -16,36 +16,65 @@ _Longs = NDArray[np.int64]
 _Keys = NDArray[np.uint64]
 
 
+BLOCK = 512  # keys that are looked up at a time
+NOBODY = np.uint64(0xFFFFFFFFFFFFFFFF)  # twice, this is no id's key: it stands where an empty slot leads
+
+
 @njit(cache=True, nogil=True)
 def _slot(low: np.uint64, high: np.uint64, slots: int) -> Any:
-    mixed = low * np.uint64(0x9E3779B97F4A7C15)
-    mixed = ((mixed ^ (mixed >> np.uint64(32))) + high) * np.uint64(0xD6E8FEB86659FD93)
-    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    mixed = (low * np.uint64(0x9E3779B97F4A7C15)) ^ (high * np.uint64(0xD6E8FEB86659FD93))
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(32)) & (slots - 1)
 
 
 @njit(cache=True, nogil=True)
 def fill_table(table: _Ints, known: _Keys, count: int) -> None:
-    """A place of the empty table for each known key."""
-    for code in range(count):
-        slot = _slot(known[code, 0], known[code, 1], len(table))
+    """A place of the empty table for each known key. The first is `known[1]`: 0 means an empty slot."""
+    for number in range(1, count + 1):
+        slot = _slot(known[number, 0], known[number, 1], len(table))
         while table[slot]:
             slot = (slot + 1) & (len(table) - 1)
-        table[slot] = code + 1
+        table[slot] = number
 
 
 @njit(cache=True, nogil=True)
-def _code_of(low: np.uint64, high: np.uint64, table: _Ints, known: _Keys, count: int) -> Any:
-    """The code of a key; one that is new gets the next, `count`."""
+def _find(low: np.uint64, high: np.uint64, table: _Ints, known: _Keys, count: int) -> Any:
+    """The number of a key, from 1; one that is new gets the next, `count + 1`."""
     slot = _slot(low, high, len(table))
     while table[slot]:
-        code = table[slot] - 1
-        if known[code, 0] == low and known[code, 1] == high:
-            return code
+        number = table[slot]
+        if known[number, 0] == low and known[number, 1] == high:
+            return number
         slot = (slot + 1) & (len(table) - 1)
     table[slot] = count + 1
-    known[count, 0] = low
-    known[count, 1] = high
+    known[count + 1, 0] = low
+    known[count + 1, 1] = high
+    return count + 1
+
+
+@njit(cache=True, nogil=True)
+def number_block(
+    keys: _Keys, codes: _Ints, row: int, table: _Ints, known: _Keys, firsts: _Longs, count: int, found: _Ints
+) -> Any:
+    """Numbers up to `BLOCK` keys, whose codes stand from `row` on, and gives the new count; all have room.
+
+    The table and the known keys are far larger than the nearest cache. The first two loops ask for all that
+    they need without waiting for an answer, so that the misses overlap; few keys are left for the third.
+    """
+    for at in range(len(keys)):
+        found[at] = table[_slot(keys[at, 0], keys[at, 1], len(table))]
+    missed = 0
+    for at in range(len(keys)):
+        number = found[at]
+        codes[row + at] = number - 1
+        found[missed] = at
+        missed += (known[number, 0] != keys[at, 0]) | (known[number, 1] != keys[at, 1])
+    for at in found[:missed]:
+        number = _find(keys[at, 0], keys[at, 1], table, known, count)
+        codes[row + at] = number - 1
+        if number > count:
+            firsts[count] = row + at
+            count = number
     return count
 
 
@@ -56,17 +85,30 @@ def number_keys(
     """Numbers 16-byte keys from `row` on in order of first appearance, after `count` that are known.
 
     `firsts` gets the row where each was new. Returns the row it came to, which is not the end where there is
-    no room for another key, and the new count.
+    no room for another block, and the new count.
     """
-    room = len(known)
-    while row < len(keys) and count < room:
-        code = _code_of(keys[row, 0], keys[row, 1], table, known, count)
-        codes[row] = code
-        if code == count:
-            firsts[count] = row
-            count += 1
-        row += 1
+    found = np.empty(BLOCK, np.int32)
+    while row < len(keys) and count + BLOCK <= len(firsts):
+        block = keys[row : row + BLOCK]
+        count = number_block(block, codes, row, table, known, firsts, count, found)
+        row += len(block)
     return row, count
+
+
+@njit(cache=True, nogil=True)
+def longest_text(views: _Keys) -> Any:
+    """The length of the longest text; a view starts with it, in four bytes."""
+    longest = np.uint64(0)
+    for row in range(len(views)):
+        longest = max(longest, views[row, 0] & np.uint64(0xFFFFFFFF))
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def renumber(codes: _Ints, numbers: _Ints) -> None:
+    """Each code becomes the number that stands for it; in place."""
+    for row in range(len(codes)):
+        codes[row] = numbers[codes[row]]
 
 
 @njit(cache=True, nogil=True)

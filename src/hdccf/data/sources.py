@@ -10,12 +10,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data import compiled
+from hdccf.data.arrange import Coded, arrange, in_halves
 from hdccf.data.columns import Columns, choose_columns
-from hdccf.data.ids import Groups, Numbered, group_ids, number_ids
+from hdccf.data.ids import Groups, Numbered, group_ids, number_both
 from hdccf.data.interactions import Interactions
 from hdccf.data.tables import Opened, Table, TextOptions, open_frame, open_parquet, open_several
 from hdccf.data.text import open_csv, open_jsonl
-from hdccf.data.times import ALLOWED, BadTimeError, to_microseconds
+from hdccf.data.times import ALLOWED, BadTimeError, integer_factor, to_microseconds
 from hdccf.errors import SourceError
 from hdccf.progress import note
 
@@ -87,6 +88,10 @@ def to_interactions(
     )
     if columns.rating is not None and minimum_rating is None:
         note(f"{opened.name}: every row counts, whatever its {columns.rating!r}, without minimum_rating")
+    if opened.codes is not None and minimum_rating is None and time_format is None:
+        coded = opened.codes(columns)
+        if coded is not None:
+            return _build_large(coded, columns, opened.name, whole=columns.time is not None)
     table = opened.fetch(columns)
     if not table.frame.height:
         raise SourceError(f"{opened.name} has no rows; give a source with rows of user and item")
@@ -95,11 +100,18 @@ def to_interactions(
         raise SourceError(f"{opened.name} has no row without a missing value; give other columns")
     if columns.rating is not None and minimum_rating is not None:
         table = _at_least(table, columns.rating, minimum_rating, opened.name)
-    times = _times(table, columns, opened.name, time_format)
+    large = compiled.worthwhile(table.frame.height)
+    raw = _whole_times(table, columns) if large else None
+    times = None if raw is not None else _times(table, columns, opened.name, time_format)
     # The table is let go column by column: texts are by far the largest thing here.
     parts = {name: table.frame[name] for name in (columns.user, columns.item)}
     titles = None if columns.title is None else table.frame[columns.title]
     del table
+    if large:
+        chunks = raw if times is None else [times]
+        coded, numbered = _number_both(parts, columns, chunks, opened.name, typed)
+        named = None if titles is None else _titles(titles, numbered)
+        return _build_large(coded, columns, opened.name, whole=raw is not None, titles=named)
     users, items = _group_both(parts, columns, opened.name, typed)
     return _build(users, items, times, None if titles is None else _titles(titles, items))
 
@@ -257,41 +269,59 @@ def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
 
 def _group_both(
     parts: dict[str, pl.Series], columns: Columns, source: str, typed: bool
-) -> tuple[Groups | Numbered, Groups | Numbered]:
+) -> tuple[Groups, Groups]:
     """Users and items at the same time, each on a processor of its own; empties `parts`."""
-    mapped = number_ids if compiled.worthwhile(len(parts[columns.user])) else group_ids
     with ThreadPoolExecutor(2) as pool:
         users, items = pool.map(
-            lambda name: mapped(parts.pop(name), source=source, typed=typed), (columns.user, columns.item)
+            lambda name: group_ids(parts.pop(name), source=source, typed=typed), (columns.user, columns.item)
         )
-    for kind, name, groups in (("user", columns.user, users), ("item", columns.item, items)):
-        if len(groups.vocabulary) < 2:
-            raise SourceError(
-                f"{source}: column {name!r} has one {kind} only, {groups.vocabulary[0]!r}; two are the least"
-            )
+    _refuse_single(users.vocabulary, items.vocabulary, columns, source)
     return users, items
 
 
+def _number_both(
+    parts: dict[str, pl.Series],
+    columns: Columns,
+    times: list[NDArray[np.int64]] | None,
+    source: str,
+    typed: bool,
+) -> tuple[Coded, Numbered]:
+    """The codes of a large table, and its items once more, for their titles; empties `parts`."""
+    users, items = number_both(parts.pop(columns.user), parts.pop(columns.item), source=source, typed=typed)
+    halves = in_halves(users.numbers, items.numbers, times)
+    return Coded(users.vocabulary, items.vocabulary, halves), items
+
+
+def _refuse_single(users: pl.Series, items: pl.Series, columns: Columns, source: str) -> None:
+    for kind, name, ids in (("user", columns.user, users), ("item", columns.item, items)):
+        if len(ids) < 2:
+            raise SourceError(f"{source}: column {name!r} has one {kind} only, {ids[0]!r}; two are the least")
+
+
+def _build_large(
+    coded: Coded, columns: Columns, source: str, *, whole: bool, titles: pl.Series | None = None
+) -> Interactions:
+    """Through compiled loops; `whole` says that times are numbers of a unit that is still to be found."""
+    _refuse_single(coded.user_ids, coded.item_ids, columns, source)
+    halves, factor = coded.halves, 1
+    if whole:
+        found = integer_factor(*halves.time_range)
+        if found is None:
+            times = pl.Series(columns.time, np.concatenate(halves.times))
+            halves = halves.with_times(to_microseconds(times, source=source))
+        else:
+            factor = found
+    done = arrange(halves, len(coded.user_ids), len(coded.item_ids), factor)
+    return Interactions.from_collapsed(done, user_ids=coded.user_ids, item_ids=coded.item_ids, titles=titles)
+
+
 def _build(
-    users: Groups | Numbered,
-    items: Groups | Numbered,
+    users: Groups,
+    items: Groups,
     times: NDArray[np.int64] | None,
     titles: pl.Series | None,
 ) -> Interactions:
     codes = items.codes()
-    if isinstance(users, Numbered):
-        starts, their_items, their_times = compiled.histories(
-            users.numbers, codes, times, len(users.vocabulary)
-        )
-        return Interactions.from_histories(
-            starts,
-            their_items,
-            user_ids=users.vocabulary,
-            item_ids=items.vocabulary,
-            times=their_times,
-            titles=titles,
-            reuse=True,
-        )
     if times is not None and not bool(np.all(times[1:] >= times[:-1])):
         return Interactions.from_codes(
             users.codes(),
@@ -334,6 +364,13 @@ def _times(table: Table, columns: Columns, source: str, time_format: str | None)
             f"{table.locate(bad.row)}, column {columns.time!r}: {bad.value!r} is no time; {ALLOWED} are "
             "read, and other orders with time_format= (--time-format), for example '%d/%m/%Y %H:%M'"
         ) from bad
+
+
+def _whole_times(table: Table, columns: Columns) -> list[NDArray[np.int64]] | None:
+    """Times that are whole numbers, chunk by chunk as they were read: the loops make microseconds of them."""
+    if columns.time is None or table.frame[columns.time].dtype != pl.Int64:
+        return None
+    return [chunk.to_numpy() for chunk in table.frame[columns.time].get_chunks()]
 
 
 def _titles(titles: pl.Series, items: Groups | Numbered) -> pl.Series:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from hdccf.data.arrange import Coded
 from hdccf.data.columns import Columns
 from hdccf.data.lines import damaged
 from hdccf.errors import SourceError
@@ -38,6 +39,8 @@ class Opened:
     fetch: Callable[[Columns], Table]
     first_row: Sequence[object] | None = field(default=None)
     """Shown in place of names where the columns have none."""
+    codes: Callable[[Columns], Coded | None] | None = field(default=None)
+    """Straight to codes; gives nothing where the source is not large and plain enough for that."""
 
 
 def open_frame(frame: pl.DataFrame | pl.LazyFrame, name: str) -> Opened:

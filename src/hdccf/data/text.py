@@ -8,6 +8,8 @@ from typing import Any
 
 import polars as pl
 
+from hdccf.data import compiled
+from hdccf.data.arrange import Coded
 from hdccf.data.columns import Columns
 from hdccf.data.lines import (
     Dialect,
@@ -19,12 +21,16 @@ from hdccf.data.lines import (
     line_of_row,
     open_bytes,
 )
+from hdccf.data.plain import Places, read_plain
 from hdccf.data.tables import Opened, Table, TextOptions
 from hdccf.errors import SourceError
 from hdccf.progress import note
 
 _SEPARATORS = ("\t", ",", ";", "|", "::", " ")
+_PLAIN_SEPARATORS = (b"\t", b",", b";", b"|", b" ")
 _STAND_IN = b"\x1f"  # "unit separator": what ASCII set aside for this, and no text holds
+_HEAD = 100  # rows that are looked at first
+_BEGINNING = 1 << 16  # bytes that nearly always hold so many
 _WHOLE = re.compile(r"\s*-?\d{1,18}\s*")
 _NUMBER_OR_TIME = re.compile(r"\s*(-?\d+(\.\d+)?([eE][+-]?\d+)?|\d{4}-\d\d-\d\d([T ].*)?)\s*")
 
@@ -54,7 +60,11 @@ def open_csv(path: Path, options: TextOptions, separator: str | None = None) -> 
     def fetch(columns: Columns) -> Table:
         return reader.fetch(columns, names, samples)
 
-    return Opened(str(path), names, fetch, None if header else head.row(0))
+    def codes(columns: Columns) -> Coded | None:
+        length = sum(map(len, lines)) // len(lines) + 1
+        return reader.codes(columns, names, samples, path.stat().st_size // length)
+
+    return Opened(str(path), names, fetch, None if header else head.row(0), codes)
 
 
 class _Reader:
@@ -68,9 +78,20 @@ class _Reader:
     def head(self) -> pl.DataFrame:
         """The first rows as text, the header among them."""
         try:
-            return self._scan(header=False).head(100).collect()
+            return self._scan(header=False, source=self._beginning()).head(_HEAD).collect()
         except (OSError, pl.exceptions.PolarsError) as cause:
             raise self._explain(cause) from cause
+
+    def _beginning(self) -> bytes | None:
+        """The first lines, where they do: of a large file Polars parses far more than it is asked for."""
+        if self.payload is not None or compression(self.path):
+            return None
+        with self.path.open("rb") as stream:
+            start = stream.read(_BEGINNING)
+        quoted = bool(self.dialect.quote) and self.dialect.quote in start
+        if quoted or start.count(b"\n") <= _HEAD + self.blank_lines:
+            return None
+        return start[: start.rfind(b"\n") + 1]
 
     def fetch(self, columns: Columns, names: Sequence[str], samples: pl.DataFrame) -> Table:
         # Polars has its own way with repeated names, so columns are matched by their place.
@@ -94,10 +115,30 @@ class _Reader:
             raise self._explain(cause) from cause
         return Table(frame.select(columns.names), self._locate)
 
-    def _scan(self, *, header: bool, types: dict[str, Any] | None = None) -> pl.LazyFrame:
-        source = self.path if self.payload is None else self.payload
+    def codes(self, columns: Columns, names: list[str], samples: pl.DataFrame, rows: int) -> Coded | None:
+        """Straight to codes, where the file is large (about so many rows) and seems to be plain."""
+        if (
+            not compiled.worthwhile(rows)
+            or self.payload is not None
+            or self.blank_lines
+            or columns.title is not None
+            or self.dialect.separator not in _PLAIN_SEPARATORS
+            or compression(self.path)
+        ):
+            return None
+        time = -1 if columns.time is None else names.index(columns.time)
+        if time >= 0 and not _all_whole(samples.to_series(time)):
+            return None
+        places = Places(len(names), names.index(columns.user), names.index(columns.item), time)
+        return read_plain(self.path, self.dialect, places)
+
+    def _scan(
+        self, *, header: bool, types: dict[str, Any] | None = None, source: bytes | None = None
+    ) -> pl.LazyFrame:
+        """The file, or `source` in its place."""
+        source = self.payload if source is None else source
         return pl.scan_csv(
-            source,
+            self.path if source is None else source,
             has_header=header,
             skip_rows=0 if header else self.blank_lines,
             separator=self.dialect.separator.decode(),

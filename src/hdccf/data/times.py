@@ -45,11 +45,26 @@ def to_microseconds(times: pl.Series, *, source: str, time_format: str | None = 
     )
 
 
+def integer_factor(lowest: int, highest: int) -> int | None:
+    """What makes microseconds of whole numbers in this range; None where it takes more than a factor.
+
+    That is the case of days such as 20240517, and of nanoseconds.
+    """
+    if _may_be_days(lowest, highest):
+        return None
+    magnitude = max(abs(lowest), abs(highest))
+    return next((factor for limit, factor, _ in _UNITS if magnitude < limit), None)
+
+
+def _may_be_days(lowest: int, highest: int) -> bool:
+    return lowest >= 19_000_101 and highest <= 21_001_231
+
+
 def _from_integers(times: pl.Series, source: str) -> NDArray[np.int64]:
     lowest, highest = times.min(), times.max()
     if not isinstance(lowest, int) or not isinstance(highest, int):
         return np.empty(0, np.int64)
-    if lowest >= 19_000_101 and highest <= 21_001_231:
+    if _may_be_days(lowest, highest):
         # 20240517 is a day far more often than an hour in August 1970.
         days = times.cast(pl.String).str.to_date("%Y%m%d", strict=False)
         if not days.null_count():

@@ -1,0 +1,228 @@
+"""Compiled loops from the bytes of a plain text file to codes: where its fields end, 16-byte keys, numbers.
+
+Bytes are looked at 64 at a time, numbers are read eight digits at a time, and ids become two 64-bit numbers,
+with whatever wide instructions LLVM finds in the processor. Nothing here judges: what is not plain is only
+noticed, and the file is then read in another way. Loaded only where numba is; the rest is in
+`hdccf.data.plain`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from hdccf.data.kernels import BLOCK, number_block
+
+LONGEST_ID = 15  # the sixteenth byte of a key has the length
+LONGEST_NUMBER = 16
+BEYOND = 64  # so many bytes after the end are looked at, whatever they are
+_WIDE = ir.VectorType(ir.IntType(8), BEYOND)
+_ZEROS = np.uint64(0x3030303030303030)
+# Which bytes of eight belong to a text of so many: of its first eight, and of its second.
+_FIRST = np.array([(1 << 8 * min(length, 8)) - 1 for length in range(LONGEST_ID + 1)], np.uint64)
+_SECOND = np.array([(1 << 8 * max(length - 8, 0)) - 1 for length in range(LONGEST_ID + 1)], np.uint64)
+
+# Numba's own type for these is that of the function which makes them, not of what is made.
+_intrinsic: Callable[[Any], Any] = intrinsic
+
+_Bytes = NDArray[np.uint8]
+_Ints = NDArray[np.int32]
+_Longs = NDArray[np.int64]
+_Keys = NDArray[np.uint64]
+
+
+def _load(context: Any, builder: Any, kind: Any, array: Any, at: Any, wanted: Any) -> Any:
+    """What stands at any byte of an array, aligned or not."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.load(builder.bitcast(builder.gep(data, [at]), wanted.as_pointer()), align=1)
+
+
+@_intrinsic
+def _equal(typing_context: Any, data: Any, at: Any, byte: Any) -> Any:
+    """Which of 64 bytes are this one: a bit for each."""
+
+    def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        block = _load(context, builder, signature.args[0], given[0], given[1], _WIDE)
+        nothing = ir.Constant(_WIDE, ir.Undefined)
+        one = builder.insert_element(nothing, given[2], ir.Constant(ir.IntType(32), 0))
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), BEYOND), [0] * BEYOND)
+        same = builder.icmp_unsigned("==", block, builder.shuffle_vector(one, nothing, everywhere))
+        return builder.bitcast(same, ir.IntType(64))
+
+    return types.uint64(data, types.int64, types.uint8), make
+
+
+@_intrinsic
+def _beyond_ascii(typing_context: Any, data: Any, at: Any) -> Any:
+    """Which of 64 bytes are no ASCII: a bit for each."""
+
+    def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        block = _load(context, builder, signature.args[0], given[0], given[1], _WIDE)
+        return builder.bitcast(
+            builder.icmp_signed("<", block, ir.Constant(_WIDE, [0] * BEYOND)), ir.IntType(64)
+        )
+
+    return types.uint64(data, types.int64), make
+
+
+@_intrinsic
+def _eight(typing_context: Any, data: Any, at: Any) -> Any:
+    """Eight bytes as one number, the first of them lowest."""
+
+    def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return _load(context, builder, signature.args[0], given[0], given[1], ir.IntType(64))
+
+    return types.uint64(data, types.int64), make
+
+
+@_intrinsic
+def _zeros_below(typing_context: Any, bits: Any) -> Any:
+    """How many zeros stand below the lowest one."""
+
+    def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.cttz(given[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), make
+
+
+@_intrinsic
+def _ones(typing_context: Any, bits: Any) -> Any:
+    """How many ones there are."""
+
+    def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        return builder.ctpop(given[0])
+
+    return types.int64(types.uint64), make
+
+
+@njit(cache=True, nogil=True)
+def find_ends(data: _Bytes, begin: int, end: int, separator: int, quote: int, ends: _Ints) -> Any:
+    """Where the fields of some lines end: how many, on how many lines, and whether all bytes are plain.
+
+    `ends` has room for as many as there are bytes, and for eight more.
+    """
+    count = lines = 0
+    strange = np.uint64(0)
+    for at in range(begin, end, BEYOND):
+        new_lines = _equal(data, at, np.uint8(10))
+        marks = new_lines | _equal(data, at, np.uint8(separator))
+        others = _equal(data, at, np.uint8(quote)) | _equal(data, at, np.uint8(13)) | _beyond_ascii(data, at)
+        if end - at < BEYOND:
+            inside = (np.uint64(1) << np.uint64(end - at)) - np.uint64(1)
+            new_lines, marks, others = new_lines & inside, marks & inside, others & inside
+        strange |= others
+        lines += _ones(new_lines)
+        found = _ones(marks)
+        # Rarely are there more than eight: writing eight without a look is faster than asking after each.
+        for step in range(8):
+            ends[count + step] = at + _zeros_below(marks)
+            marks &= marks - np.uint64(1)
+        for step in range(8, found):
+            ends[count + step] = at + _zeros_below(marks)
+            marks &= marks - np.uint64(1)
+        count += found
+    return count, lines, strange == 0
+
+
+@njit(cache=True, nogil=True)
+def _put_key(data: _Bytes, start: int, length: int, keys: _Keys, at: int) -> None:
+    keys[at, 0] = _eight(data, start) & _FIRST[length]
+    keys[at, 1] = (_eight(data, start + 8) & _SECOND[length]) | (np.uint64(length) << np.uint64(56))
+
+
+@njit(cache=True, nogil=True)
+def _eight_digits(digits: np.uint64) -> Any:
+    """The number that eight digits stand for, and something other than 0 where one of them is no digit."""
+    values = digits - _ZEROS
+    strange = (values | (values + np.uint64(0x7676767676767676))) & np.uint64(0x8080808080808080)
+    # Neighbours are put together: into pairs, and then by two multiplications into all eight.
+    values = values * np.uint64(10) + (values >> np.uint64(8))
+    even = (values & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
+    odd = ((values >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
+    return (even + odd) >> np.uint64(32), strange
+
+
+@njit(cache=True, nogil=True)
+def _up_to_eight(data: _Bytes, start: int, length: int) -> Any:
+    """The number of the 1 to 8 digits from `start` on."""
+    missing = 8 - length
+    digits = (_eight(data, start) << np.uint64(8 * missing)) | (_ZEROS & _FIRST[missing])
+    return _eight_digits(digits)
+
+
+@njit(cache=True, nogil=True)
+def _whole_number(data: _Bytes, start: int, length: int) -> Any:
+    """A whole number of 1 to 16 digits, and something other than 0 where one of them is no digit."""
+    if length <= 8:
+        value, strange = _up_to_eight(data, start, length)
+        return np.int64(value), strange
+    low, one = _eight_digits(_eight(data, start + length - 8))
+    high, other = _up_to_eight(data, start, length - 8)
+    return np.int64(high) * 100_000_000 + np.int64(low), one | other
+
+
+@njit(cache=True, nogil=True)
+def read_rows(
+    data: _Bytes,
+    begin: int,
+    ends: _Ints,
+    row: int,
+    rows: int,
+    columns: Any,
+    user_table: _Ints,
+    known_users: _Keys,
+    user_firsts: _Longs,
+    n_users: int,
+    item_table: _Ints,
+    known_items: _Keys,
+    item_firsts: _Longs,
+    n_items: int,
+    users: _Ints,
+    items: _Ints,
+    times: _Longs,
+) -> Any:
+    """Codes and times of the lines from `row` on, which start at `begin` and whose fields end at `ends`.
+
+    `columns` are their number and the places of user, item and time, -1 for none. Returns the row it came to,
+    which is not the end where a table has no room for another block, and the new numbers of users and items.
+    The row is -1 where something is not plain: another number of fields, an empty or a long id, a time that
+    is not all digits.
+    """
+    width, user, item, time = columns
+    user_keys, item_keys = np.empty((BLOCK, 2), np.uint64), np.empty((BLOCK, 2), np.uint64)
+    found = np.empty(BLOCK, np.int32)
+    strange = np.uint64(0)
+    while row < rows and n_users + BLOCK <= len(user_firsts) and n_items + BLOCK <= len(item_firsts):
+        size = min(BLOCK, rows - row)
+        for at in range(size):
+            field = (row + at) * width
+            before = ends[field - 1] if field else begin - 1
+            user_start = (ends[field + user - 1] if user else before) + 1
+            item_start = (ends[field + item - 1] if item else before) + 1
+            user_size, item_size = ends[field + user] - user_start, ends[field + item] - item_start
+            if (
+                not (1 <= user_size <= LONGEST_ID and 1 <= item_size <= LONGEST_ID)
+                or data[ends[field + width - 1]] != 10
+            ):
+                return -1, n_users, n_items
+            _put_key(data, user_start, user_size, user_keys, at)
+            _put_key(data, item_start, item_size, item_keys, at)
+            if time >= 0:
+                time_start = (ends[field + time - 1] if time else before) + 1
+                time_size = ends[field + time] - time_start
+                if not 1 <= time_size <= LONGEST_NUMBER:
+                    return -1, n_users, n_items
+                times[row + at], other = _whole_number(data, time_start, time_size)
+                strange |= other
+        n_users = number_block(
+            user_keys[:size], users, row, user_table, known_users, user_firsts, n_users, found
+        )
+        n_items = number_block(
+            item_keys[:size], items, row, item_table, known_items, item_firsts, n_items, found
+        )
+        row += size
+    return (-1 if strange else row), n_users, n_items

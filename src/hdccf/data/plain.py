@@ -1,0 +1,150 @@
+"""Large plain text files straight to codes, without a text for each field in between.
+
+Plain means: not compressed, ASCII, one byte between fields, no quotation mark, as many fields on each line,
+ids of 1 to 15 bytes, and times that are whole numbers of up to 16 digits. Where anything else is met, the
+file is left to Polars (`hdccf.data.text`): its reading is the measure of this one, and its errors name lines.
+"""
+
+import mmap
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from hdccf.data import compiled
+from hdccf.data.arrange import Coded, Halves, Part
+from hdccf.data.ids import vocabulary
+from hdccf.data.lines import Dialect
+
+_WINDOW = 1 << 20  # bytes at a time, so that what is found in them stays in a second-level cache
+_NO_QUOTE = b"\r"  # is refused anyway
+
+
+class _NotPlainError(Exception):
+    """Something that only Polars should judge."""
+
+
+class Places(NamedTuple):
+    """The number of columns, and where among them user, item and time stand, from 0; -1 for no time."""
+
+    width: int
+    user: int
+    item: int
+    time: int
+
+
+def read_plain(path: Path, dialect: Dialect, places: Places) -> Coded | None:
+    """Codes and ids of a file that is not empty; nothing where it is not plain."""
+    with path.open("rb") as stream:
+        # Nobody closes the mapping: it goes with the last array that looks at it.
+        mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    begin = 0
+    if dialect.header:
+        begin = mapping.find(b"\n") + 1
+        if not begin or (dialect.quote and dialect.quote in mapping[:begin]):
+            return None
+    middle = max(begin, mapping.rfind(b"\n", begin, (begin + len(mapping)) // 2) + 1)
+    halves = [_Half(mapping, dialect, places) for _ in range(2)]
+    cuts = (begin, middle, len(mapping))
+    try:
+        compiled.both(lambda half: halves[half].read(cuts[half], cuts[half + 1]))
+    except _NotPlainError:
+        return None
+    return _joined(*halves)
+
+
+def _joined(first: "_Half", second: "_Half") -> Coded | None:
+    """Both halves under the same codes."""
+    compiled.renumber([part.users for part in second.parts], first.users.take(second.users))
+    compiled.renumber([part.items for part in second.parts], first.items.take(second.items))
+    halves = Halves(first.parts, second.parts)
+    if not halves.rows:
+        return None
+    return Coded(
+        vocabulary(_texts(first.users.keys), typed=False),
+        vocabulary(_texts(first.items.keys), typed=False),
+        halves,
+    )
+
+
+class _Half:
+    """Reads a part of a file that starts and ends with whole lines."""
+
+    def __init__(self, mapping: mmap.mmap, dialect: Dialect, places: Places) -> None:
+        self.kernels: Any = import_module("hdccf.data.fields")  # not at the top: it needs numba
+        self.mapping, self.places = mapping, places
+        self.marks = (dialect.separator[0], (dialect.quote or _NO_QUOTE)[0])
+        self.users, self.items = compiled.Numberer(), compiled.Numberer()
+        self.parts: list[Part] = []
+        self.ends = np.empty(_WINDOW + 8, np.int32)
+
+    def read(self, begin: int, end: int) -> None:
+        """Fills `parts`, few and large ones: small arrays cost many page faults."""
+        part, filled = self._new_part(0), 0
+        while begin < end:
+            data, first, last, after = self._window(begin, end)
+            fields, lines, plain = self.kernels.find_ends(data, first, last, *self.marks, self.ends)
+            if not plain or fields != lines * self.places.width:
+                raise _NotPlainError
+            if filled + lines > len(part.users):
+                self._keep(part, filled)
+                # As many rows as the rest of the file has if its lines are as long as these, and some more.
+                part, filled = self._new_part((end - begin) * lines * 21 // ((last - first) * 20) + lines), 0
+            self._read_rows(data, first, lines, _cut(part, filled, filled + lines))
+            filled += lines
+            begin = after
+        self._keep(part, filled)
+
+    def _window(self, begin: int, end: int) -> tuple[NDArray[np.uint8], int, int, int]:
+        """Some whole lines: the bytes, from where to where in them, and where the next ones start."""
+        after = end
+        if end - begin > _WINDOW:
+            after = self.mapping.rfind(b"\n", begin, begin + _WINDOW) + 1
+            if not after:
+                raise _NotPlainError
+        if after + self.kernels.BEYOND <= len(self.mapping):
+            return np.frombuffer(self.mapping, np.uint8), begin, after, after
+        # The loops look beyond the end, so the file's last lines are copied to where that is allowed.
+        lines = self.mapping[begin:after]
+        lines += b"" if lines.endswith(b"\n") else b"\n"
+        return np.frombuffer(lines + bytes(self.kernels.BEYOND), np.uint8), 0, len(lines), after
+
+    def _read_rows(self, data: NDArray[np.uint8], begin: int, lines: int, part: Part) -> None:
+        row = 0
+        while row < lines:
+            row, self.users.count, self.items.count = self.kernels.read_rows(
+                data, begin, self.ends, row, lines, self.places, *self.users.state, *self.items.state, *part
+            )
+            if row < 0:
+                raise _NotPlainError
+            for numberer in (self.users, self.items):
+                if row < lines and not numberer.has_room:
+                    numberer.grow()
+
+    def _new_part(self, rows: int) -> Part:
+        times = np.empty(rows if self.places.time >= 0 else 0, np.int64)
+        return Part(np.empty(rows, np.int32), np.empty(rows, np.int32), times)
+
+    def _keep(self, part: Part, rows: int) -> None:
+        if rows:
+            kept = _cut(part, 0, rows)
+            self.parts.append(kept if self.places.time >= 0 else kept._replace(times=None))
+
+
+def _cut(part: Part, first: int, last: int) -> Part:
+    times = None if part.times is None else part.times[first:last]
+    return Part(part.users[first:last], part.items[first:last], times)
+
+
+def _texts(keys: NDArray[np.uint64]) -> pl.Series:
+    """The texts that 16-byte keys hold."""
+    import pyarrow as pa
+
+    sizes = (keys[:, 1] >> np.uint64(56)).astype(np.int64)
+    letters = keys.view(np.uint8).reshape(-1, 16)[np.arange(16) < sizes[:, None]]
+    starts = compiled.starts_of(sizes)
+    array = pa.LargeStringArray.from_buffers(len(keys), pa.py_buffer(starts), pa.py_buffer(letters))
+    return pl.Series(array)
