@@ -4,7 +4,7 @@ The discriminator tells a user's items from those that the generator draws; the 
 it takes for the user's. The generator is what recommends.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -19,6 +19,7 @@ from hdccf.models.irgan_generator import IRGANGenerator, irgan_generator
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairModel, cross_entropy_loss
 from hdccf.scoring import Scorer
+from hdccf.search import Choice, Real, Space, recency
 
 
 class IRGAN(PairSettings, IRGANGeneratorSettings):
@@ -32,6 +33,18 @@ class IRGAN(PairSettings, IRGANGeneratorSettings):
     """Spread of the first vectors of both."""
     l2: float = Field(default=0.1, ge=0)
     """Pull of the discriminator's vectors towards zero, which keeps its rewards from becoming certain."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "embedding_dim": Choice((16, 32, 64, 128)),
+            "learning_rate": Real(1e-4, 1e-2, log=True),
+            "l2": Real(1e-3, 1.0, log=True),
+            "temperature": Real(0.1, 1.0, log=True),
+            "positive_share": Real(0.05, 0.5),
+            "warm_epochs": Choice((5, 20, 50)),
+            **recency(),
+        }
+    )
 
 
 class IRGANModel(PairModel):

@@ -3,7 +3,7 @@
 A node's vector is the mean of its own and of what 1 … L steps along the training pairs bring to it.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -19,6 +19,7 @@ from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairScores, pairwise_loss
 from hdccf.models.sources import over_pairs
 from hdccf.scoring import Scorer
+from hdccf.search import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.similarity import Dot, Vectors
 
 
@@ -32,6 +33,17 @@ class LightGCN(PairSettings):
     positive. The published 1e-4 is of half the squared length."""
     layers: int = Field(default=3, ge=0)
     """L, how many steps along the graph reach a vector; more are smoother, and 0 is plain BPR."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "embedding_dim": SIZES,
+            "learning_rate": Real(3e-4, 1e-2, log=True),
+            "batch_size": Choice((1024, 2048, 4096)),
+            "l2": Real(1e-7, 1e-2, log=True),
+            "layers": Whole(1, 4),
+            **recency(),
+        }
+    )
 
 
 class Smoothing(nn.Module):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float, Int64
@@ -22,6 +22,7 @@ from hdccf.models.row_dots import row_dots
 from hdccf.models.sources import over_pairs
 from hdccf.pairwise import tiled_scores
 from hdccf.scoring import Scorer
+from hdccf.search import Choice, Real, Space, Whole, recency
 
 
 class NeuMF(PairSettings):
@@ -38,6 +39,19 @@ class NeuMF(PairSettings):
     """`neumf` adds both up; `gmf` or `mlp` trains the one alone."""
     pretrain_epochs: int = Field(default=0, ge=0)
     """Epochs at the start in which each branch learns alone, before their heads are halved and joined."""
+
+    space: ClassVar[Space] = Space(
+        {
+            # The published sizes: its tower is four times as wide, and larger ones overfit.
+            "embedding_dim": Choice((8, 16, 32, 64)),
+            "learning_rate": Real(1e-4, 5e-3, log=True),
+            "batch_size": Choice((256, 512, 1024, 2048)),
+            "negatives": Whole(1, 8, log=True),
+            "l2": Real(1e-8, 1e-3, log=True),
+            "pretrain_epochs": Choice((0, 5, 20)),
+            **recency(),
+        }
+    )
 
     @model_validator(mode="after")
     def _two_are_joined(self) -> "NeuMF":

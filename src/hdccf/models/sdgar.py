@@ -4,7 +4,7 @@ The discriminator is what recommends. Its loss wants the hardest negatives, P*_T
 drawn, by the generator's Q, and weights correct from the one to the other.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,7 @@ from hdccf.models.generator_settings import SDGARGeneratorSettings
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import LogWeights, PairLoss, PairModel
 from hdccf.models.sources import over_pairs
+from hdccf.search import SIZES, Choice, Real, Space, recency
 
 
 class SDGAR(PairSettings, SDGARGeneratorSettings):
@@ -38,6 +39,21 @@ class SDGAR(PairSettings, SDGARGeneratorSettings):
     """Items drawn against each positive, which share one weight."""
     l2: float = Field(default=0.01, ge=0)
     """Pull of a batch's own vectors and biases towards zero; the authors take 0.01 to 0.05."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "embedding_dim": SIZES,
+            "learning_rate": Real(3e-4, 1e-2, log=True),
+            "batch_size": Choice((512, 1024, 2048)),
+            "negatives": Choice((5, 10, 20)),
+            "l2": Real(1e-4, 1e-1, log=True),
+            "components": Choice((32, 64, 128)),
+            "temperature": Real(0.2, 2.0, log=True),
+            "user_entropy": Real(0.03, 1.0, log=True),
+            "item_entropy": Real(0.1, 3.0, log=True),
+            **recency(),
+        }
+    )
 
 
 def build_sdgar(settings: SDGAR, train: Interactions, generator: torch.Generator) -> PairModel:

@@ -1,5 +1,7 @@
 """SVD++: a factorisation whose user vector also adds up what the user has had (Koren, 2008)."""
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Float64, Int64
 from pydantic import Field
@@ -16,6 +18,7 @@ from hdccf.models.pairs import PairScores, squared_loss
 from hdccf.models.row_dots import row_dots
 from hdccf.models.sources import over_pairs
 from hdccf.scoring import Scorer
+from hdccf.search import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.similarity import Dot, Vectors
 
 
@@ -29,6 +32,18 @@ class SVDpp(PairSettings):
     history_half_life: float | None = Field(default=None, ge=1)
     """How many interactions later an item of the history counts half in the user's vector; none is the
     published model, in which a history has no order."""
+
+    space: ClassVar[Space] = Space(
+        {
+            "history_half_life": Real(1.0, 100.0, log=True, time=True),
+            "embedding_dim": SIZES,
+            "learning_rate": Real(3e-4, 2e-2, log=True),
+            "batch_size": Choice((512, 1024, 2048, 4096)),
+            "negatives": Whole(1, 8, log=True),
+            "l2": Real(1e-4, 1e-1, log=True),
+            **recency(),
+        }
+    )
 
 
 class Histories(nn.Module):
