@@ -29,9 +29,9 @@ class ALS(WeightedHistories):
     """λ: the pull of all vectors towards zero; helps where items are rare."""
     alpha: float = Field(default=1.0, gt=0)
     """How much an observed pair counts beside an unobserved one, which counts 1. Larger fits what users had
-    more closely, and favours popular items less."""
+    more closely; on ML-1M full ranking got worse with it."""
     iterations: int = Field(default=15, ge=1)
-    """How often both sides are solved in turn; beyond about 15 little changes."""
+    """How often both sides are solved in turn; more come closer to the least loss."""
 
     space: ClassVar[Space] = Space(
         {

@@ -29,8 +29,8 @@ class EASE(WeightedHistories):
     """Items regressed on items with none explaining itself (Steck, WWW 2019): closed form, no epochs."""
 
     l2: float = Field(default=500.0, gt=0)
-    """λ: the pull of all weights towards zero. Larger leans on items that many users had; small data takes
-    less, and the best is found by trying 100 to 1000."""
+    """λ: the pull of all weights towards zero. Larger trusts only items that many
+    users had together; the best differs from data to data, so tune it."""
     max_items: int = Field(default=20_000, ge=1)
     """Catalogues above this are refused before memory runs out: the weights are items × items, 4 bytes each,
     1.6 GB at 20,000 items, and three times that while they are saved."""
@@ -90,7 +90,7 @@ class EASEModel(Untrained):
         return torch.cat([self._scores(some).gather(1, theirs) for some, theirs in wanted])
 
     def _scores(self, users: Int64[Tensor, " b"]) -> Float[Tensor, "b items"]:
-        """SciPy's product reads only the rows of B that are in a history; torch's took twice as long."""
+        """SciPy's product reads only a history's rows of B; torch's sparse ones took twice as long."""
         return torch.from_numpy(self._histories[users.numpy()] @ self.weights.numpy(force=True))
 
     def _split(self, rows: Int64[Tensor, "b *c"]) -> tuple[Int64[Tensor, "_ *c"], ...]:

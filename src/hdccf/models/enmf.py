@@ -44,7 +44,7 @@ class ENMF(PositiveSettings):
     """w: how much an unobserved pair counts beside an observed one. The authors take .5 on ML-1M and .05 on
     Yelp; sparser data takes less."""
     keep_probability: float = Field(default=0.7, gt=0, le=1)
-    """Dropout: the share of a user's vector that is kept in a step; 1 is none, and overfits."""
+    """Dropout: the share of a user's vector that is kept in a step; 1 is no dropout."""
     block_users: int = Field(default=256, ge=1)
     """Users in a step, each with all items; fewer make more, noisier steps."""
     init_std: float = Field(default=0.01, gt=0)
