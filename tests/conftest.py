@@ -6,6 +6,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 TORCH_ROOMS = [
+    "hdccf.candidates",
     "hdccf.contrast",
     "hdccf.data.graph",
     "hdccf.data.sampling",
@@ -14,11 +15,15 @@ TORCH_ROOMS = [
     "hdccf.encoders",
     "hdccf.evaluation.ranking",
     "hdccf.evaluation.scorers",
+    "hdccf.explain",
+    "hdccf.fold_in",
     "hdccf.losses",
     "hdccf.models",
     "hdccf.pairwise",
     "hdccf.recommend",
+    "hdccf.similar",
     "hdccf.similarity",
+    "hdccf.solving",
 ]
 
 # Before any test imports them: what is already loaded stays unchecked.

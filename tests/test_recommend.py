@@ -1,6 +1,7 @@
 """A trained model answering: under the user's own ids, best first, without what they have seen."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -8,11 +9,11 @@ import pytest
 import torch
 
 from graphs import interactions, small_split
-from hdccf import recommend
+from hdccf import candidates
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import leave_one_out
 from hdccf.data.split import PARTS, Split
-from hdccf.errors import ConfigError, DataError, RunError
+from hdccf.errors import ConfigError, DataError, HdccfError, RunError
 from hdccf.models.reference import MostPopular
 from hdccf.recommend import Recommender, load_run
 from hdccf.trainer import fit
@@ -31,7 +32,7 @@ def test_the_best_unseen_items_come_best_first(fitted: Recommender) -> None:
     assert found["user"].to_list() == ["u7"] * 4 + ["u0"] * 4 + ["u39"] * 4
     assert found["rank"].to_list() == [1, 2, 3, 4] * 3
     for user in (7, 0, 39):
-        scores = fitted.score_block(torch.tensor([user]))[0].numpy().copy()
+        scores = fitted.scorer("all").score_block(torch.tensor([user]))[0].numpy().copy()
         for part in PARTS:
             scores[fitted.split.part(part).by_user.of(user)] = -np.inf
         best = np.argsort(-scores)[:4]
@@ -72,10 +73,146 @@ def test_nobody_gets_nothing_and_twice_gets_it_twice(fitted: Recommender) -> Non
 def test_users_are_answered_in_parts_as_at_once(fitted: Recommender, monkeypatch: pytest.MonkeyPatch) -> None:
     users = [f"u{user}" for user in range(40)]
     at_once = fitted.recommend(users, k=5)
-    monkeypatch.setattr(recommend, "_ROWS_AT_ONCE", 100)
+    monkeypatch.setattr(candidates, "SCORES_AT_ONCE", 100)
     in_parts = fitted.recommend(users, k=5)
     assert in_parts.drop("score").equals(at_once.drop("score"))
     np.testing.assert_allclose(in_parts["score"], at_once["score"], rtol=1e-5)
+
+
+def test_known_users_are_answered_by_all_of_their_events_and_evaluated_by_the_training_part(
+    fitted: Recommender,
+) -> None:
+    """The latest items, held out from training, speak loudest when the user asks."""
+    users = torch.arange(40)
+    trained, answered = fitted.score_block(users), fitted.scorer().score_block(users)
+    assert trained.equal(fitted.scorer("train").score_block(users))
+    assert not torch.allclose(trained, answered, atol=1e-3)
+    longer = Split(fitted.events, fitted.split.validation, fitted.split.test, "predefined", {})
+    with_all = Recommender(fitted.model, fitted.settings, longer, seed=0)
+    assert with_all.scorer().score_block(users).equal(answered)
+    by_training = fitted.recommend(["u3"], k=1, history="train")
+    code = fitted.items.find(by_training["item"][0])
+    assert code is not None
+    assert by_training["score"][0] == pytest.approx(float(trained[3, code]))
+    with pytest.raises(ConfigError, match=r"^history='later' is unknown; choose one of \['all', 'train'\]$"):
+        fitted.recommend(["u3"], history="later")
+
+
+def test_events_are_all_parts_in_order_of_time(fitted: Recommender) -> None:
+    split, events = fitted.split, fitted.events
+    for user in range(40):
+        expected = [item for part in PARTS for item in split.part(part).by_user.of(user)]
+        assert events.by_user.of(user).tolist() == expected
+    untimed = fit(small_split(timed=False), MostPopular()).events
+    assert untimed.times is None
+    assert untimed.by_user.of(5)[-1] == small_split(timed=False).test.by_user.of(5)[0]
+
+
+def test_items_are_allowed_and_denied(fitted: Recommender) -> None:
+    everything = fitted.recommend(["u3", "u8"], k=30)
+    some = [100, 103, 110, 111, 120]
+    only = fitted.recommend(["u3", "u8"], k=30, allow=some)
+    wanted = everything.filter(pl.col("item").is_in(some))
+    assert only.select("user", "item").equals(wanted.select("user", "item"))
+    assert len(wanted) > 2
+    rest = fitted.recommend(["u3", "u8"], k=30, deny=[*map(str, some), "no such item"])
+    wanted = everything.filter(~pl.col("item").is_in(some))
+    assert rest.select("user", "item").equals(wanted.select("user", "item"))
+    both = fitted.recommend(["u3"], k=30, allow=some, deny=some[1:], include_seen=True)
+    assert both["item"].to_list() == [100]
+    assert fitted.recommend(["u3"], allow=some, deny=some).is_empty()
+    with pytest.raises(DataError, match=r"^none of the allowed items is in the catalogue"):
+        fitted.recommend(["u3"], allow=["x", 5])
+    with pytest.raises(ConfigError, match=r"^items='100' is one id; give a list of them"):
+        fitted.recommend(["u3"], deny="100")
+
+
+def test_somebody_new_is_answered_like_somebody_known_with_the_same_history(fitted: Recommender) -> None:
+    events = fitted.events
+    for user in (0, 11):
+        had = events.item_ids.gather(events.by_user.of(user)).to_list()
+        known = fitted.recommend([f"u{user}"], k=6).drop("user")
+        new = fitted.recommend_for_items([had], k=6)
+        assert new["list"].unique().to_list() == [0]
+        assert new.drop("list", "score").equals(known.drop("score"))
+        np.testing.assert_allclose(new["score"], known["score"], rtol=1e-5)
+        turned = fitted.recommend_for_items([had[::-1]], k=6)
+        assert not np.allclose(turned["score"], known["score"], rtol=1e-3)  # the last is the latest
+
+
+def test_lists_are_answered_together_and_a_repeat_counts_once(fitted: Recommender) -> None:
+    lists: list[Any] = [[100, 104], ["101"], [102, 105, 102], pl.Series([107])]
+    together = fitted.recommend_for_items(lists, k=2)
+    assert together["list"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
+    for number, some in enumerate(lists):
+        alone = fitted.recommend_for_items([some], k=2)
+        assert alone["item"].to_list() == together.filter(pl.col("list") == number)["item"].to_list()
+    once = fitted.recommend_for_items([[102, 105]], k=2)
+    assert once["item"].to_list() == together.filter(pl.col("list") == 2)["item"].to_list()
+    assert 100 not in fitted.recommend_for_items([[100]], k=30)["item"]
+    assert 100 in fitted.recommend_for_items([[100]], k=30, include_seen=True)["item"]
+    assert fitted.recommend_for_items([]).is_empty()
+
+
+def test_lists_that_say_nothing_are_refused(fitted: Recommender) -> None:
+    with pytest.raises(DataError, match=r"^list 1 is empty, and nothing is known of who had nothing; "):
+        fitted.recommend_for_items([[100], []])
+    with pytest.raises(DataError, match=r"^item 'x' is not in the catalogue; known are for example \[100, "):
+        fitted.recommend_for_items([["x"]])
+    with pytest.raises(ConfigError, match=r"^give a list of lists, one for each of the new users"):
+        fitted.recommend_for_items(["100", "101"])
+    with pytest.raises(DataError, match=r"^user 'x' is not in the training data"):
+        fitted.users_for_new_items([["x"]])
+
+
+def test_pairs_are_scored_in_their_order(fitted: Recommender) -> None:
+    found = fitted.score(["u3", "u0", "u3"], [105, 100, 101])
+    assert found["user"].to_list() == ["u3", "u0", "u3"]
+    assert found["item"].to_list() == [105, 100, 101]
+    expected = fitted.scorer().score_block(torch.arange(40))[[3, 0, 3], [5, 0, 1]]
+    np.testing.assert_allclose(found["score"], expected, rtol=1e-5)
+    assert fitted.score([], []).is_empty()
+    with pytest.raises(ConfigError, match=r"^1 users and 2 items make no pairs; give as many of both$"):
+        fitted.score(["u3"], [100, 101])
+
+
+def test_everybody_is_written_to_a_file_as_they_are_answered(
+    fitted: Recommender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdccf.recommend._USERS_AT_ONCE", 7)
+    path = tmp_path / "recs.parquet"
+    fitted.recommend_all(path, k=4, deny=[105])
+    expected = fitted.recommend([f"u{user}" for user in range(40)], k=4, deny=[105])
+    written = pl.read_parquet(path)
+    assert written.drop("score").equals(expected.drop("score"))
+    np.testing.assert_allclose(written["score"], expected["score"], rtol=1e-5)
+    with pytest.raises(HdccfError, match=r"recs.parquet exists; "):
+        fitted.recommend_all(path, k=1)
+    assert pl.read_parquet(path).equals(written)
+    fitted.recommend_all(path, k=1, overwrite=True)
+    assert len(pl.read_parquet(path)) == 40
+    with pytest.raises(ConfigError, match=r"give a name that ends in .parquet$"):
+        fitted.recommend_all(tmp_path / "recs.csv")
+
+
+def test_a_file_that_could_not_be_finished_is_not_there(
+    fitted: Recommender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdccf.recommend._USERS_AT_ONCE", 7)
+    asked = 0
+    real = Recommender._of_users
+
+    def fails_later(*arguments: Any) -> pl.DataFrame:
+        nonlocal asked
+        asked += 1
+        if asked == 4:
+            raise DataError("the scores went bad")
+        return real(*arguments)
+
+    monkeypatch.setattr(Recommender, "_of_users", fails_later)
+    with pytest.raises(DataError, match=r"^the scores went bad$"):
+        fitted.recommend_all(tmp_path / "recs.parquet", k=1)
+    assert not list(tmp_path.glob("*recs*"))
 
 
 def test_an_unknown_user_is_named_with_examples_of_known_ones(fitted: Recommender) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from hdccf import __version__
+from hdccf.cli import answering as answering_commands
 from hdccf.cli import data as data_commands
 from hdccf.cli import evaluate as evaluate_commands
 from hdccf.cli import recommend as recommend_commands
@@ -31,9 +32,19 @@ app.command(
     epilog="Examples: hdccf train --dataset ml-100k  ·  hdccf train --interactions events.parquet --user uid "
     "--item sku --time ts  ·  hdccf train --dataset ml-1m --preset paper --set neighbours=4",
 )(train_commands.train)
-app.command("recommend", epilog="Example: hdccf recommend runs/ml-100k-hdccf-seed0 196 22")(
-    recommend_commands.recommend
+app.command(
+    "recommend",
+    epilog="Examples: hdccf recommend RUN 196 22  ·  hdccf recommend RUN --items 50 181  ·  "
+    "hdccf recommend RUN --all --out recs.parquet",
+)(recommend_commands.recommend)
+app.command("similar", epilog="Example: hdccf similar RUN --item 50")(answering_commands.similar)
+app.command("score", epilog="Examples: hdccf score RUN 196 242  ·  hdccf score RUN --pairs pairs.csv")(
+    answering_commands.score
 )
+app.command("explain", epilog="Examples: hdccf explain RUN 196  ·  hdccf explain RUN 196 242 302")(
+    answering_commands.explain
+)
+app.command("export", epilog="Example: hdccf export RUN --out vectors")(answering_commands.export)
 app.command("models", epilog="Example: hdccf models hdccf")(recommend_commands.models)
 app.command("evaluate", epilog="Then: hdccf compare RUN_A RUN_B")(evaluate_commands.evaluate)
 app.command("compare")(evaluate_commands.compare)

@@ -1,0 +1,151 @@
+"""`hdccf similar`, `score`, `explain` and `export`: what else a run answers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hdccf.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that hdccf train wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, a line a row.")]
+_K = Annotated[int, typer.Option("--k", help="How many each.")]
+
+
+def similar(
+    run: Run,
+    item: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Items like this one; repeat for more.")
+    ] = None,
+    user: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Users like this one; repeat for more.")
+    ] = None,
+    k: _K = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Print the items most like an item, or the users most like a user.
+
+    By the model's own f(i, i′) or f(u, u′) where it was trained with one, otherwise by its vectors; the title
+    of the table says which.
+    """
+    if bool(item) == bool(user):
+        raise ConfigError("give one of --item ID and --user ID")
+    from hdccf.recommend import load_run
+
+    loaded = load_run(run)
+    kind = "item" if item else "user"
+    found = loaded.similar_items(item, k=k) if item else loaded.similar_users(user or [], k=k)
+    if as_json:
+        typer.echo(found.write_ndjson(), nl=False)
+        return
+    stated = loaded.relation("items" if item else "users").stated
+    for (own,), rows in found.group_by(kind, maintain_order=True):
+        print_table(rows.drop(kind), f"like {kind} {own}, by the {stated.removeprefix('the ')}")
+
+
+def score(
+    run: Run,
+    pair: Annotated[
+        list[str] | None, typer.Argument(metavar="USER ITEM", help="One pair, by their own ids.")
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Many pairs: CSV or Parquet with the columns user and item."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print f of pairs of a user and an item; many come as CSV, in the order of the file."""
+    from hdccf.recommend import load_run
+
+    if (pairs is None) == (not pair) or (pair and len(pair) != 2):
+        raise ConfigError("give one pair, as USER ITEM, or --pairs FILE with the columns user and item")
+    users, items = _read_pairs(pairs) if pairs is not None else ([(pair or [])[0]], [(pair or [])[1]])
+    found = load_run(run).score(users, items)
+    if as_json:
+        typer.echo(found.write_ndjson(), nl=False)
+    else:
+        typer.echo(found.write_csv(), nl=False)
+
+
+def explain(
+    run: Run,
+    user: Annotated[str, typer.Argument(metavar="USER", help="The user's own id.")],
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ITEM …", help="Items to explain; the best k of the user if not given."),
+    ] = None,
+    k: Annotated[int, typer.Option("--k", help="How many of the best, where no items are given.")] = 3,
+    top: Annotated[int, typer.Option("--top", help="How many reasons each.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Print which of a user's own items speak for a recommendation.
+
+    Shares are of a surrogate, a sum over the user's items; how far it orders their candidates as the model
+    does is printed below (Kendall's τ: 1 is the same order).
+    """
+    from hdccf.recommend import load_run
+
+    found = load_run(run).explain(user, items or None, k=k, top=top)
+    if as_json:
+        typer.echo(found.parts.write_ndjson(), nl=False)
+    else:
+        for (item,), rows in found.parts.group_by("item", maintain_order=True):
+            title = f" {rows['title'][0]}" if "title" in rows.columns else ""
+            shown = rows.select(
+                share="share",
+                because="because",
+                **({"title": "because_title"} if "because_title" in rows.columns else {}),
+            )
+            print_table(shown, f"item {item}{title}, score {rows['score'][0]:.3f}, because of")
+    typer.echo(f"surrogate: {found.surrogate}; Kendall's τ with the model {found.agreement:.3f}", err=as_json)
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    file_format: Annotated[
+        str, typer.Option("--format", metavar="parquet|numpy", help="Parquet, or NumPy's .npy.")
+    ] = "parquet",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+) -> None:
+    """Write a run's vectors and vocabularies to a folder, for use without hdccf."""
+    from hdccf.recommend import load_run
+
+    loaded = load_run(run)
+    loaded.export(out, file_format=file_format, overwrite=overwrite)
+    names = ", ".join(sorted(file.name for file in out.iterdir()))
+    typer.echo(f"{out}: {names}")
+
+
+def print_table(rows: "pl.DataFrame", title: str) -> None:
+    """Numbers to the right, texts to the left, scores with three digits, shares in per cent."""
+    from rich.console import Console
+    from rich.table import Table
+
+    # Not as the table's own title, which would be broken to the table's width.
+    typer.echo(title)
+    table = Table(box=None, header_style="bold")
+    for name in rows.columns:
+        table.add_column(name, justify="left" if name == "title" else "right")
+    shown = {"score": "{:.3f}", "share": "{:.1%}"}
+    for row in rows.iter_rows(named=True):
+        table.add_row(*(shown.get(name, "{}").format(value) for name, value in row.items()))
+    Console().print(table)
+
+
+def _read_pairs(file: Path) -> tuple[list[str], list[str]]:
+    import polars as pl
+
+    try:
+        # As texts: an id with leading zeros stays what it is.
+        frame = pl.read_parquet(file) if file.suffix == ".parquet" else pl.read_csv(file, infer_schema=False)
+        frame = frame.select(pl.col("user", "item").cast(pl.String))
+    except (OSError, pl.exceptions.PolarsError) as cause:
+        what = " ".join(str(cause).split())[:120]
+        raise ConfigError(
+            f"{file} cannot be read ({what}); give CSV or Parquet with the columns user and item"
+        ) from cause
+    return frame["user"].to_list(), frame["item"].to_list()
