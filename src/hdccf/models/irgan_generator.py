@@ -131,7 +131,7 @@ class IRGANGenerator(nn.Module):
             log_chances[asked, items], observed, items_of.degrees[users[asked]], self.positive_share
         )
         counts = torch.bincount(asked, minlength=len(users))
-        return Proposals(asked, items, ratio, 1.0 / (len(users) * counts[asked]))
+        return Proposals(asked, items, ratio, 1 / (len(users) * counts[asked].to(ratio.dtype)))
 
     def _graph(self, like: Tensor) -> Graph:
         return self._hardest.graph(like)
@@ -157,7 +157,7 @@ def proposal_ratio(
     Of an unobserved item it is 1/(1 − λ) whatever p_G is, and so even where p_G has underflowed.
     """
     chances = log_chances.exp()
-    mixed = (1 - positive_share) * chances + positive_share / degrees
+    mixed = (1 - positive_share) * chances + positive_share / degrees.to(chances.dtype)
     return torch.where(observed, chances / mixed, 1 / (1 - positive_share))
 
 
