@@ -89,7 +89,7 @@ def test_a_step_takes_its_users_with_all_items_under_one_dropout(half_life: floa
 
 def test_the_probability_is_that_of_keeping_and_the_mean_stays() -> None:
     mask = dropout_mask(torch.zeros(400, 50), 0.7, torch.Generator().manual_seed(0))
-    assert set(mask.unique().tolist()) == {0.0, float(torch.tensor(1 / 0.7))}
+    assert set(mask.flatten().tolist()) == {0.0, float(torch.tensor(1 / 0.7))}
     assert float((mask > 0).float().mean()) == pytest.approx(0.7, abs=0.015)
     assert float(mask.mean()) == pytest.approx(1.0, abs=0.02)
     assert dropout_mask(mask, 1.0, torch.Generator()).eq(1).all()
@@ -109,7 +109,7 @@ def test_users_without_training_pairs_pull_at_nothing() -> None:
     assert sorted(torch.cat([batch.users for batch in batches]).tolist()) == [1, 3]
 
 
-class _Largest(TorchDispatchMode):
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the size of the largest tensor that any operation made."""
 
     size = 0
@@ -129,7 +129,7 @@ def test_a_step_holds_nothing_that_has_users_items_and_dimensions(share: float) 
     train = random_interactions(0, n_users=n_users, n_items=n_items, share=share)
     model = built(train, embedding_dim=dim, block_users=n_users)
     (batch,) = model.batches(torch.Generator().manual_seed(0))
-    with _Largest() as largest:
+    with _Largest() as largest:  # type: ignore[no-untyped-call]
         (objective,) = model.objectives(batch, torch.Generator().manual_seed(0))
         objective.loss.backward()  # type: ignore[no-untyped-call]
     cells, pairs = n_users * n_items, len(train)
