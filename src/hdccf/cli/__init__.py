@@ -12,6 +12,7 @@ from hdccf.cli import answering as answering_commands
 from hdccf.cli import data as data_commands
 from hdccf.cli import evaluate as evaluate_commands
 from hdccf.cli import recommend as recommend_commands
+from hdccf.cli import reproduce as reproduce_commands
 from hdccf.cli import train as train_commands
 from hdccf.cli import tune as tune_commands
 from hdccf.cli import verify as verify_commands
@@ -50,6 +51,9 @@ app.command("evaluate", epilog="Then: hdccf compare RUN_A RUN_B")(evaluate_comma
 app.command("compare")(evaluate_commands.compare)
 app.command("tune", epilog="Example: hdccf tune --model bpr --dataset ml-100k --trials 30 --minutes 20")(
     tune_commands.tune
+)
+app.command("reproduce", epilog="Example: hdccf reproduce ablation --dataset ml-100k --budget quick")(
+    reproduce_commands.reproduce
 )
 app.command("verify", epilog="Example: hdccf verify --only gradients,bound")(verify_commands.verify)
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from hdccf.config import Settings
 from hdccf.errors import ConfigError
+from hdccf.experiments.journal import cut_half_a_line
 from hdccf.experiments.locks import FileLock, is_held
 from hdccf.models import entry_named
 from hdccf.search import Choice, Dimension, Space, Variant, Whole
@@ -82,10 +83,10 @@ class StudyFile:
         self._lock = FileLock(self._locks / "study")
         self._worker = FileLock(self._locks / f"worker-{os.getpid()}-{uuid4().hex[:8]}")
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        optuna = import_optuna()
+        tools = import_optuna()
         with self._lock:
-            self._storage = self._open(optuna)
-            self.study = optuna.create_study(
+            self._storage = self._open(tools)
+            self.study: optuna.Study = tools.create_study(
                 storage=self._storage, study_name=NAME, direction="maximize", load_if_exists=True
             )
             self._check()
@@ -95,7 +96,8 @@ class StudyFile:
         if self.place.startswith(SQLITE):
             # Processes wait for each other's writes rather than give up after five seconds.
             return optuna.storages.RDBStorage(self.place, engine_kwargs={"connect_args": {"timeout": 60}})
-        _cut_half_a_line(self.path)
+        with self.path.open("ab+") as file:
+            cut_half_a_line(file)
         journal = optuna.storages.journal.JournalFileBackend(
             str(self.path), lock_obj=FileLock(self._locks / "journal")
         )
@@ -130,7 +132,7 @@ class StudyFile:
 
     def ask(self, budget: Budget) -> "optuna.Trial | None":
         """The next trial, or none where the budget is spent."""
-        optuna = import_optuna()
+        tools = import_optuna()
         with self._lock:
             self.study.set_user_attr("budget", asdict(budget))
             self._take_back_from_the_dead()
@@ -140,14 +142,14 @@ class StudyFile:
             # From the seed and the trials so far, so that being killed in between changes no draw.
             number = len(self.study.get_trials(deepcopy=False))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                self.study.sampler = optuna.samplers.TPESampler(
+                warnings.simplefilter("ignore", tools.exceptions.ExperimentalWarning)
+                self.study.sampler = tools.samplers.TPESampler(
                     seed=self.question.seed * 100_003 + number,
                     multivariate=True,
                     group=True,
                     constant_liar=True,
                 )
-            trial: optuna.Trial = self.study.ask()
+            trial = self.study.ask()
             trial.set_user_attr("worker", self._worker.path.name)
             return trial
 
@@ -230,17 +232,6 @@ def _path_of(place: str) -> Path:
             f"study={place!r} is not possible; give the path of a journal file, or {SQLITE}file.db"
         )
     return Path(place.removeprefix(SQLITE))
-
-
-def _cut_half_a_line(journal: Path) -> None:
-    """A writer that was killed may have left half a line, which would spoil the next one."""
-    if not journal.exists():
-        return
-    with journal.open("rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
 
 
 def _defaults(question: Question) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def draw_history(study: StudyFile, stem: Path) -> None:
     with drawn(stem) as figure:
         axes = figure.subplots()
         numbers = [trial.number for trial in done]
-        values = [trial.value for trial in done]
+        values = [trial.value or 0.0 for trial in done]
         axes.plot(numbers, values, "o", color=COLOURS[0], label="trial")
         axes.step(numbers, np.maximum.accumulate(values), where="post", color=COLOURS[1], label="best so far")
         if pruned:

@@ -1,0 +1,122 @@
+"""The paper's figures from journal records: bars of ablations, densities of scores, curves of sweeps."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hdccf.experiments.cells import Cell, Question, title_of
+from hdccf.experiments.densities import BINS
+from hdccf.experiments.drawing import COLOURS, drawn
+from hdccf.experiments.journal import Record
+from hdccf.experiments.plans import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Cells = dict[str, dict[Question, Cell]]
+
+SYMBOLS = {
+    "omega_items": "ω$_i^+$",
+    "omega_users": "ω$_u^+$",
+    "neighbours": "P",
+    "frequency_correction": "β",
+    "temperature": "τ",
+    "recency_half_life": "half-life of a positive's weight (interactions)",
+    "history_half_life": "half-life in the history (interactions)",
+}
+_CLIPS = {"omega_items": "clipped-items", "omega_users": "clipped-users"}
+_LOGARITHMIC = ("temperature", "recency_half_life", "history_half_life")
+
+
+def panels_of(cells: Cells) -> list[Question]:
+    """HR@10 and NDCG@10, as in the paper; then full ranking's NDCG@10 where it is measured."""
+    questions = next(iter(cells.values()))
+    first = next(iter(questions))[0]
+    shown = [question for question in questions if question[0] == first][:2]
+    return shown + [
+        question for question in questions if question[0] != first and question[1] == shown[-1][1]
+    ]
+
+
+def draw_bars(title: str, cells: Cells, stem: Path) -> None:
+    """A bar a row with its deviation; each panel begins near its lowest bar, and says so by its axis."""
+    questions = panels_of(cells)
+    with drawn(stem, 3.4 * len(questions), 3.2) as figure:
+        for axes, question in zip(_row_of(figure, len(questions)), questions, strict=True):
+            means = np.array([cells[label][question].mean for label in cells])
+            spread = np.array([cells[label][question].std or 0.0 for label in cells])
+            colours = [COLOURS[1] if label.startswith("ours") else COLOURS[0] for label in cells]
+            axes.bar(range(len(cells)), means, yerr=spread, capsize=3, color=colours)
+            axes.set_xticks(range(len(cells)), list(cells), rotation=45, ha="right")
+            low, high = float((means - spread).min()), float((means + spread).max())
+            axes.set_ylim(max(0.0, low - 0.3 * max(high - low, 0.01)), high + 0.1 * max(high - low, 0.01))
+            axes.set_title(title_of(question))
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.suptitle(title)
+
+
+def draw_densities(title: str, found: dict[str, list[Record]], stem: Path) -> None:
+    """The first seed of each model side by side; where both sides lie is shaded, its width printed."""
+    with drawn(stem, 4.2 * len(found), 3.0) as figure:
+        centres = (np.arange(BINS) + 0.5) * 100 / BINS
+        for axes, (label, records) in zip(_row_of(figure, len(found)), found.items(), strict=True):
+            shown = records[0]["densities"]
+            for side, colour in (("positive", COLOURS[2]), ("negative", COLOURS[0])):
+                axes.plot(centres, shown["bins"][side], color=colour, label=side)
+                axes.fill_between(centres, shown["bins"][side], color=colour, alpha=0.15)
+            axes.axvspan(*shown["interval"], color="red", alpha=0.15, lw=0)
+            axes.set_title(f"{label}: overlap {shown['width']:.1f} wide, area {shown['shared_area']:.3f}")
+            axes.set_xlabel("relevance score, scaled to 0–100")
+            axes.set_ylabel("density")
+            axes.legend(frameon=False)
+        figure.suptitle(title)
+
+
+def draw_sweeps(
+    title: str, rows: list[Row], cells: Cells, records: dict[str, list[Record]], stem: Path
+) -> None:
+    """A line of panels for each setting: metric over value with a band, the best dotted, clips beside it."""
+    curves = list(dict.fromkeys(row.curve for row in rows))
+    questions = panels_of(cells)
+    with drawn(stem, 3.4 * len(questions), 2.7 * len(curves)) as figure:
+        grid = figure.subplots(len(curves), len(questions), squeeze=False)
+        for line, curve in zip(grid, curves, strict=True):
+            points = [row for row in rows if row.curve == curve and cells.get(row.label)]
+            for axes, question in zip(line, questions, strict=True):
+                _curve(axes, points, cells, question)
+                axes.set_xlabel(SYMBOLS[curve])
+                axes.set_title(title_of(question))
+                if curve in _LOGARITHMIC:
+                    axes.set_xscale("log")
+                if curve in _CLIPS:
+                    _clip_rate(axes, points, records, _CLIPS[curve])
+        figure.suptitle(title)
+
+
+def _curve(axes: "Axes", points: list[Row], cells: Cells, question: Question) -> None:
+    x = np.array([point.x for point in points], np.float64)
+    means = np.array([cells[point.label][question].mean for point in points])
+    spread = np.array([cells[point.label][question].std or 0.0 for point in points])
+    axes.plot(x, means, "o-", color=COLOURS[0])
+    axes.fill_between(x, means - spread, means + spread, color=COLOURS[0], alpha=0.2, lw=0)
+    axes.axvline(float(x[means.argmax()]), linestyle=":", color="black")
+
+
+def _clip_rate(axes: "Axes", points: list[Row], records: dict[str, list[Record]], term: str) -> None:
+    """Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself."""
+    beside = axes.twinx()
+    beside.plot(
+        [point.x or 0.0 for point in points], clip_rates(points, records, term), "s--", color=COLOURS[1]
+    )
+    beside.set_ylabel("clip rate", color=COLOURS[1])
+    beside.set_ylim(-0.03, 1.03)
+
+
+def clip_rates(points: list[Row], records: dict[str, list[Record]], term: str) -> list[float]:
+    """Mean over seeds, at the best epoch."""
+    return [float(np.mean([record["terms"].get(term, 0.0) for record in records[p.label]])) for p in points]
+
+
+def _row_of(figure: Any, n: int) -> "list[Axes]":
+    return list(figure.subplots(1, n, squeeze=False)[0])

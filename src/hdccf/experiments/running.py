@@ -1,0 +1,246 @@
+"""Runs the rows of a study: each trained, tested and noted once, and gone on with after any kill."""
+
+import json
+import platform
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from hdccf.config import TrainingSettings
+from hdccf.data.split import Split
+from hdccf.errors import HdccfError, RunError
+from hdccf.evaluation import Evaluation, evaluate
+from hdccf.experiments.densities import densities_of
+from hdccf.experiments.journal import Journal, Record, Run
+from hdccf.experiments.locks import FileLock
+from hdccf.experiments.plans import Row
+from hdccf.experiments.tasks import Task, all_training, with_validation
+from hdccf.models import entry_named
+from hdccf.progress import note
+from hdccf.randomness import generator_for
+from hdccf.recommend import Recommender
+from hdccf.runs import FitOptions, RunFolder
+from hdccf.scoring import Scorer
+from hdccf.trainer import fit, resume
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a study's rows."""
+
+    records: dict[str, list[Record]]
+    """By label; a row that could not be run has none."""
+    failures: dict[str, str]
+    """Label → why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Runner:
+    """Everything that the rows of one data set have in common."""
+
+    dataset: str
+    task: Task
+    split: Split
+    journal: Journal
+    work: Path
+    """Runs under way, to be gone on with."""
+    threads: int | None = None
+    progress: bool = False
+
+    def run(self, rows: list[Row]) -> Outcome:
+        """Trains what is not in the journal yet; a row that is impossible here is told and left out."""
+        runs = {(row.label, seed): self._run(row, seed) for row in rows for seed in range(row.seeds)}
+        missing = {place: run for place, run in runs.items() if self.journal.find(run) is None}
+        clock = _Clock(self.journal.records(), list(missing.values()))
+        failures: dict[str, str] = {}
+        if self.progress and len(missing) < len(runs):
+            note(f"{len(runs) - len(missing)} of {len(runs)} runs are in {self.journal.path} already")
+        for number, ((label, seed), run) in enumerate(missing.items(), 1):
+            if label in failures:
+                continue
+            if self.progress:
+                left = clock.left(list(missing.values())[number - 1 :])
+                note(f"run {number} of {len(missing)}: {label}, seed {seed}; {left}")
+            started = time.monotonic()
+            try:
+                self._do(run)
+            except HdccfError as error:
+                if isinstance(error, RunError):  # interrupted, or a folder that is in the way: not the row's
+                    raise
+                failures[label] = str(error)
+                note(f"{label} is left out: {error}")
+            clock.took(run, time.monotonic() - started)
+        found: dict[str, list[Record]] = {row.label: [] for row in rows}
+        for (label, _), run in runs.items():
+            record = self.journal.find(run)
+            if record is not None:
+                found[label].append(record)
+        return Outcome(found, failures)
+
+    def _run(self, row: Row, seed: int) -> Run:
+        return Run(
+            dataset=self.dataset,
+            split=self.split.fingerprint,
+            settings=entry_named(row.model).settings(**row.settings),
+            seed=seed,
+            protocols=self.task.protocols,
+            metrics=self.task.metrics,
+            retrain=self.task.retrain,
+            given=row.given,
+            densities=row.densities,
+        )
+
+    def _do(self, run: Run) -> None:
+        """One process works at a run; one that waited for it finds it done."""
+        with FileLock(self.work / f"{run.key}.lock"):
+            if self.journal.find(run) is not None:
+                return
+            record, found = self._trained_and_tested(run)
+            self.journal.append(record, found)
+            for folder in self.work.glob(f"{run.key}*"):
+                if folder.is_dir():
+                    shutil.rmtree(folder, ignore_errors=True)
+        (self.work / f"{run.key}.lock").unlink(missing_ok=True)
+
+    def _trained_and_tested(self, run: Run) -> tuple[Record, Evaluation]:
+        folder = self.work / run.key
+        started = time.monotonic()
+        split, training = self.split, {}
+        trained = isinstance(run.settings, TrainingSettings)
+        if trained or not run.retrain:
+            fitted = self._fit(folder, self.split, run.settings, run.seed)
+            training = _training_facts(folder)
+        if run.retrain:
+            split, settings = all_training(self.split), run.settings
+            if isinstance(settings, TrainingSettings):
+                epochs = training["best_epoch"]
+                settings = settings.changed(epochs=epochs, evaluate_every=epochs)
+            fitted = self._fit(folder.with_name(f"{folder.name}-all"), split, settings, run.seed)
+        found = self._evaluate(run, fitted, split)
+        record = {
+            **run.facts(),
+            "key": run.key,
+            "changed": sorted(run.settings.model_dump(exclude_defaults=True)),
+            "values": _asked(found, run),
+            **training,
+            "seconds": round(fitted.seconds, 3),
+            "wall_seconds": round(time.monotonic() - started, 3),
+            **_provenance(),
+        }
+        if run.given:
+            record["given"] = _asked(self._evaluate(run, _with_validation_given(fitted, split), split), run)
+        if run.densities:
+            record["densities"] = densities_of(fitted, split)
+        names = [f"{protocol}/{metric}" for protocol in run.protocols for metric in run.metrics]
+        # Of all that evaluation knows, what tests need, at half the size.
+        kept = found.per_user.select("user", *(pl.col(name).cast(pl.Float32) for name in names))
+        return record, replace(found, per_user=kept)
+
+    def _fit(self, folder: Path, split: Split, settings: Any, seed: int) -> Recommender:
+        """In a folder, so that a run that is killed goes on where it was."""
+        options = FitOptions(threads=self.threads)
+        try:
+            if _can_go_on(folder, split):
+                return resume(folder, progress=self.progress)
+            return fit(split, settings, seed=seed, out=folder, options=options, progress=self.progress)
+        except RunError as error:
+            if "interrupted" in str(error):
+                raise RunError("interrupted; call the same command again to go on") from error
+            raise
+
+    def _evaluate(self, run: Run, scorer: Scorer, split: Split) -> Evaluation:
+        return evaluate(
+            scorer, split, "test", run.protocols, self.task.ks, beyond_accuracy=False, progress=self.progress
+        )
+
+
+def _can_go_on(folder: Path, split: Split) -> bool:
+    """What a kill left half made, and what is of another split, is begun anew."""
+    if not folder.exists():
+        return False
+    try:
+        if RunFolder.open(folder).split().fingerprint == split.fingerprint:
+            return True
+    except RunError:
+        pass
+    shutil.rmtree(folder)
+    return False
+
+
+def _asked(found: Evaluation, run: Run) -> dict[str, dict[str, float]]:
+    return {
+        protocol: {name: found.values[protocol][name] for name in run.metrics} for protocol in run.protocols
+    }
+
+
+def _training_facts(folder: Path) -> Record:
+    """From the folder of a run that has ended: its best epoch, and what the negatives did in it."""
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    at_best = [r for r in RunFolder.open(folder).metrics() if r["epoch"] == result["best_epoch"]]
+    return {
+        "best_epoch": result["best_epoch"],
+        "validation": result["best_value"],
+        "terms": at_best[0]["terms"] if at_best else {},
+    }
+
+
+def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
+    """The same weights, with each user's validation items as the end of their history."""
+    generator = generator_for(fitted.seed, "initial values")
+    model = entry_named(fitted.name).build(fitted.settings, with_validation(split), generator)
+    model.load_state_dict(fitted.model.state_dict())
+    return model.scorer()
+
+
+def _provenance() -> Record:
+    from hdccf import __version__
+
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
+    try:
+        here = Path(__file__).parent
+        found = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=here)  # noqa: S603
+        commit = found.stdout.strip()
+    except OSError:
+        commit = ""
+    return {
+        "commit": commit or f"hdccf {__version__}",
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+class _Clock:
+    """How long is left, from how long runs of the same model, or else of any, took."""
+
+    def __init__(self, records: list[Record], pending: list[Run]) -> None:
+        models = {run.model for run in pending}
+        self._took: dict[str, list[float]] = {}
+        for record in records:
+            if record["model"] in models and pending and record["dataset"] == pending[0].dataset:
+                self._took.setdefault(record["model"], []).append(record["wall_seconds"])
+
+    def took(self, run: Run, seconds: float) -> None:
+        self._took.setdefault(run.model, []).append(seconds)
+
+    def left(self, runs: list[Run]) -> str:
+        every = [seconds for values in self._took.values() for seconds in values]
+        if not every:
+            return "time left: unknown before the first has ended"
+        anything = sum(every) / len(every)
+        # The latest ones: settings of a study are alike, and machines are not always as busy.
+        means = {model: sum(values[-3:]) / len(values[-3:]) for model, values in self._took.items()}
+        seconds = sum(means.get(run.model, anything) for run in runs)
+        return f"about {_words(seconds)} left"
+
+
+def _words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

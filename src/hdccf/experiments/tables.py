@@ -1,0 +1,215 @@
+"""The comparison of all models in the paper's form: a row a metric, a column a model, our margin last."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hdccf.evaluation.comparison import LEVEL, Comparison, compare
+from hdccf.evaluation.report import Evaluation
+from hdccf.experiments.cells import (
+    Cell,
+    Question,
+    cells_of,
+    csv_text,
+    latex,
+    latex_table,
+    markdown_table,
+    title_of,
+    write_text,
+)
+from hdccf.experiments.journal import Journal, Record
+from hdccf.experiments.plans import OURS, SEEDLESS, TITLES, Row
+from hdccf.experiments.running import Outcome
+
+CSV_HEAD = ("model", "protocol", "metric", "mean", "std", "seeds")
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What the table is made of."""
+
+    title: str
+    rows: list[Row]
+    outcome: Outcome
+    cells: dict[str, dict[Question, Cell]]
+    comparison: Comparison | None
+    """Tests over users; None where the values by user are not all at hand."""
+    command: str
+
+    @classmethod
+    def of(cls, title: str, rows: list[Row], outcome: Outcome, journal: Journal, command: str) -> "Results":
+        cells = {
+            row.label: cells_of(outcome.records[row.label], seedless=row.model in SEEDLESS) for row in rows
+        }
+        present = [row for row in rows if cells[row.label]]
+        return cls(title, present, outcome, cells, _compared(present, outcome, journal), command)
+
+    @property
+    def questions(self) -> list[Question]:
+        return list(self.cells[self.rows[0].label]) if self.rows else []
+
+    def ranking(self, question: Question) -> list[str]:
+        """Models, best first."""
+        return sorted((row.label for row in self.rows), key=lambda label: -self.cells[label][question].mean)
+
+    def margin(self, question: Question) -> float | None:
+        """Ours over the best competitor, relatively; negative where we are behind."""
+        others = [label for label in self.ranking(question) if label != OURS]
+        if OURS not in self.cells or not self.cells[OURS] or not others:
+            return None
+        best = self.cells[others[0]][question].mean
+        return self.cells[OURS][question].mean / best - 1 if best else None
+
+    def p_value(self, question: Question) -> float | None:
+        """Of ours against the best competitor: paired t over users, Holm-corrected over the whole table."""
+        ranking = self.ranking(question)
+        if self.comparison is None or OURS not in ranking or len(ranking) < 2:
+            return None
+        rival = next(label for label in ranking if label != OURS)
+        for test in self.comparison.tests:
+            if (test.protocol, test.metric) == question and {test.best, test.other} == {OURS, rival}:
+                return test.holm_t
+        return None
+
+
+def _compared(rows: Sequence[Row], outcome: Outcome, journal: Journal) -> Comparison | None:
+    systems: dict[str, list[Evaluation]] = {}
+    for row in rows:
+        found = [journal.evaluation(record) for record in outcome.records[row.label]]
+        systems[row.label] = [each for each in found if each is not None]
+        if len(systems[row.label]) < len(found):
+            return None
+    if len(systems) < 2:
+        return None
+    names = list(next(iter(outcome.records[rows[0].label]))["metrics"])
+    return compare(systems, names)
+
+
+def write_table(results: Results, stem: Path) -> None:
+    """`stem`.csv, .md and .tex."""
+    write_text(stem.with_name(f"{stem.name}.csv"), comparison_csv(results))
+    write_text(stem.with_name(f"{stem.name}.md"), comparison_markdown(results))
+    write_text(stem.with_name(f"{stem.name}.tex"), comparison_latex(results, stem.name))
+
+
+def comparison_csv(results: Results) -> str:
+    rows = [
+        (row.label, *question, cell.mean, cell.std, cell.seeds)
+        for row in results.rows
+        for question, cell in results.cells[row.label].items()
+    ]
+    return csv_text(CSV_HEAD, rows)
+
+
+def comparison_markdown(results: Results) -> str:
+    parts = [
+        f"# {results.title}",
+        _markdown_cells(results),
+        _legend(results),
+        "## Settings",
+        _settings(results),
+    ]
+    if results.outcome.failures:
+        left_out = [f"- {label}: {why}" for label, why in results.outcome.failures.items()]
+        parts += ["## Left out", "\n".join(left_out)]
+    parts += [given_markdown(results), provenance(results.outcome, results.command)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_cells(results: Results) -> str:
+    head = ["", *(TITLES[row.label] for row in results.rows), "Imp.", "p"]
+    rows = [
+        [
+            title_of(question),
+            *_marked(results, question, ("**", "**"), ("<u>", "</u>")),
+            *_tail(results, question),
+        ]
+        for question in results.questions
+    ]
+    return markdown_table(head, rows)
+
+
+def _marked(
+    results: Results, question: Question, bold: tuple[str, str], underlined: tuple[str, str]
+) -> list[str]:
+    """The cells of a line: the best bold, the second underlined, the deviation behind."""
+    best, second = (*results.ranking(question), "", "")[:2]
+    marks: Mapping[str, tuple[str, str]] = {second: underlined, best: bold}
+    texts = []
+    for row in results.rows:
+        cell = results.cells[row.label][question]
+        before, after = marks.get(row.label, ("", ""))
+        texts.append(f"{before}{cell.mean:.4f}{after}" + ("" if not cell.std else f" ± {cell.std:.4f}"))
+    return texts
+
+
+def _tail(results: Results, question: Question) -> list[str]:
+    margin, p = results.margin(question), results.p_value(question)
+    return ["–" if margin is None else f"{100 * margin:+.2f} %", "–" if p is None else f"{p:.2g}"]
+
+
+def _legend(results: Results) -> str:
+    tested = (
+        f"p is of HDCCF against the best other: paired t over {results.comparison.users:,} users, averaged "
+        f"over seeds, Holm-corrected over all tests of the best against another; the paper has p < {LEVEL}."
+        if results.comparison
+        else "p is not known here: the values by user are not on this machine."
+    )
+    marks = "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF over the best other."
+    return f"{marks} {tested}"
+
+
+def _settings(results: Results) -> str:
+    head = ["model", "settings", "seeds", "epoch", "seconds a run"]
+    rows = []
+    for row in results.rows:
+        records = results.outcome.records[row.label]
+        epochs = ", ".join(str(record.get("best_epoch", "–")) for record in records)
+        seconds = sum(record["wall_seconds"] for record in records) / len(records)
+        rows.append([TITLES[row.label], row.origin, str(len(records)), epochs, f"{seconds:.0f}"])
+    return markdown_table(head, rows)
+
+
+def given_cells(results: Results) -> dict[Question, Cell]:
+    """Ours with the validation items given when testing; nothing where that was not asked."""
+    records = results.outcome.records.get(OURS, [])
+    return cells_of(records, given=True) if records and all("given" in each for each in records) else {}
+
+
+def given_markdown(results: Results) -> str:
+    cells = given_cells(results)
+    if not cells:
+        return ""
+    rows = [[title_of(question), str(cell)] for question, cell in cells.items()]
+    return (
+        "## HDCCF with the validation item given when testing\n\nAs SASRec's published figures are: trained "
+        "alike, but a user's history ends with the validation item. Not comparable with the table above.\n\n"
+        + markdown_table(["", "HDCCF (given)"], rows)
+    )
+
+
+def provenance(outcome: Outcome, command: str) -> str:
+    """Which command, commits, seeds and machines the numbers come from."""
+    records: list[Record] = [record for rows in outcome.records.values() for record in rows]
+    commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
+    machines = "; ".join(dict.fromkeys(record["machine"] for record in records))
+    seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in records}))
+    return f"`{command}`; seeds {seeds}; commit {commits}; {machines}."
+
+
+def comparison_latex(results: Results, name: str) -> str:
+    head = ["Metrics", *(latex(TITLES[row.label]) for row in results.rows), r"\textit{Imp.}"]
+    rows = []
+    for question in results.questions:
+        marked = _marked(results, question, (r"\textbf{", "}"), (r"\underline{", "}"))
+        margin = results.margin(question)
+        shown = "--" if margin is None else rf"{100 * margin:.2f}\%"
+        p = results.p_value(question)
+        star = "$^*$" if p is not None and p < LEVEL and (margin or 0) > 0 else ""
+        cells = [text.replace(" ± ", r"{\tiny$\pm$") + ("}" if "±" in text else "") for text in marked]
+        rows.append([latex(title_of(question)), *cells, shown + star])
+    caption = (
+        f"{latex(results.title)}. The bold value marks the best one in one row, the underlined one the "
+        rf"second. $^*$ HDCCF is better than the best competitor with corrected $p < {LEVEL}$."
+    )
+    return latex_table(head, rows, caption=caption, label=f"tab:{name}")

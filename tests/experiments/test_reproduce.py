@@ -1,0 +1,293 @@
+"""`hdccf reproduce` from small files in the published formats to tables, resumed after any death."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hdccf.cli import main
+from hdccf.data.prepare import leave_one_out
+from hdccf.data.split import Split
+from hdccf.data.synthetic import synthetic_world
+from hdccf.evaluation.ranking import Ranker
+from hdccf.experiments import running
+from hdccf.experiments.journal import Journal
+from hdccf.experiments.plans import Plan, Row
+from hdccf.experiments.reports import Reproduction
+from hdccf.experiments.running import Runner
+from hdccf.experiments.tasks import PAPER, Task, all_training, task_of, with_validation
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.trainer import fit
+from training import cut_off_after
+
+SMALL: dict[str, Any] = {
+    "epochs": 2,
+    "evaluate_every": 1,
+    "embedding_dim": 4,
+    "block_users": 32,
+    "batch_size": 256,
+    "learning_rate": 0.02,
+}
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    world = synthetic_world(1200, n_users=80, n_items=90, liked=0.3, seed=1)
+    return leave_one_out(world.interactions)
+
+
+def runner(split: Split, tmp_path: Path, task: Task = PAPER) -> Runner:
+    journal = Journal(tmp_path / "journal.jsonl", tmp_path / "per-user")
+    return Runner("small", task, split, journal, tmp_path / "runs")
+
+
+ROWS = [Row("ours", SMALL, seeds=2), Row("ease", model="ease")]
+
+
+def test_each_run_is_a_line_that_says_what_was_measured(split: Split, tmp_path: Path) -> None:
+    made = runner(split, tmp_path)
+    outcome = made.run(ROWS)
+    assert [(r["model"], r["seed"]) for r in made.journal.records()] == [
+        ("hdccf", 0),
+        ("hdccf", 1),
+        ("ease", 0),
+    ]
+    record = outcome.records["ours"][1]
+    fitted = fit(split, HDCCF(**SMALL), seed=1)
+    expected = Ranker(split, "test").measure(fitted, PAPER.metrics, PAPER.protocols)
+    for protocol, values in expected.items():
+        assert record["values"][protocol] == pytest.approx(values)
+    assert record["best_epoch"] in (1, 2)
+    assert "clipped-items" in record["terms"]
+    kept = made.journal.evaluation(record)
+    assert kept is not None
+    assert kept.per_user["full/ndcg@10"].mean() == pytest.approx(
+        record["values"]["full"]["ndcg@10"], abs=1e-6
+    )
+    assert not list((tmp_path / "runs").iterdir())
+
+
+def test_what_is_in_the_journal_is_not_run_again(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = runner(split, tmp_path).run(ROWS)
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(running, "fit", refuse)
+    assert runner(split, tmp_path).run(ROWS) == before
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Row("ours", {**SMALL, "epochs": 12}, seeds=1)]
+    whole = runner(split, tmp_path / "whole").run(rows)
+    cut = runner(split, tmp_path / "cut")
+    with cut_off_after(33, monkeypatch):
+        cut.run(rows)
+    assert cut.journal.records() == []
+    (folder,) = (path for path in (tmp_path / "cut" / "runs").iterdir() if path.is_dir())
+    assert (folder / "checkpoint.safetensors").exists()
+    assert cut.run(rows).records["ours"][0]["values"] == whole.records["ours"][0]["values"]
+
+
+def test_what_a_kill_left_half_made_is_begun_anew(split: Split, tmp_path: Path) -> None:
+    made = runner(split, tmp_path)
+    rows = [Row("ease", model="ease")]
+    folder = tmp_path / "runs" / made._run(rows[0], 0).key
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text("{")
+    assert len(made.run(rows).records["ease"]) == 1
+
+
+def test_an_impossible_row_is_told_and_the_others_go_on(split: Split, tmp_path: Path) -> None:
+    rows = [Row("ease", {"max_items": 3}, "ease"), Row("pop", model="most-popular")]
+    outcome = runner(split, tmp_path).run(rows)
+    assert "more than max_items=3" in outcome.failures["ease"]
+    assert (len(outcome.records["ease"]), len(outcome.records["pop"])) == (0, 1)
+
+
+def test_progress_says_how_much_is_left(
+    split: Split, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [Row("pop", model="most-popular", seeds=2)]
+    replace(runner(split, tmp_path), progress=True).run(rows)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "run " in line]
+    assert lines[0].endswith("run 1 of 2: pop, seed 0; time left: unknown before the first has ended")
+    assert "run 2 of 2: pop, seed 1; about " in lines[1]
+    replace(runner(split, tmp_path), progress=True).run(rows)
+    assert "2 of 2 runs are in" in capsys.readouterr().err
+
+
+# -- trained on both parts -----------------------------------------------------------------------------------
+
+
+def test_validation_pairs_become_training_pairs(split: Split) -> None:
+    both = all_training(split)
+    assert len(both.train) == len(split.train) + len(split.validation)
+    assert len(both.validation) == 0
+    assert (both.train.matrix != split.train.matrix + split.validation.matrix).nnz == 0
+    assert both.test is split.test
+    # In order of time: the validation item is the last of a history.
+    user = int(split.validation.users[0])
+    assert with_validation(split).by_user.of(user)[-1] == split.validation.by_user.of(user)[0]
+
+
+def test_the_epoch_is_chosen_on_validation_and_training_begins_anew_on_both(
+    split: Split, tmp_path: Path
+) -> None:
+    task = Task(("full",), ("recall@20", "ndcg@20"), "full:ndcg@20", retrain=True)
+    settings = {**SMALL, "epochs": 6, "validation_metric": "full:ndcg@20", "user_vector": "free"}
+    rows = [Row("ours", settings, seeds=1), Row("ease", model="ease")]
+    outcome = runner(split, tmp_path, task).run(rows)
+    chosen = outcome.records["ours"][0]["best_epoch"]
+    both = all_training(split)
+    alone = fit(both, HDCCF(**{**settings, "epochs": chosen}), seed=0)
+    found = Ranker(both, "test").measure(alone, task.metrics, task.protocols)
+    assert outcome.records["ours"][0]["values"]["full"] == pytest.approx(found["full"])
+    assert "best_epoch" not in outcome.records["ease"][0]
+
+
+def test_with_the_validation_item_given_the_same_weights_see_one_item_more(
+    split: Split, tmp_path: Path
+) -> None:
+    settings = {**SMALL, "user_vector": "history", "history_half_life": 1.0}
+    fitted = fit(split, HDCCF(**settings))
+    given = running._with_validation_given(fitted, split)
+    users = torch.arange(split.n_users)
+    assert not given.score_block(users).allclose(fitted.score_block(users))
+    outcome = runner(split, tmp_path).run([Row("ours", settings, given=True)])
+    expected = Ranker(split, "test").measure(given, PAPER.metrics, PAPER.protocols)
+    assert outcome.records["ours"][0]["given"]["full"] == pytest.approx(expected["full"])
+
+
+def test_scores_are_described_on_request(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL)
+    (stem,) = Reproduction(plan, split).run("scores")
+    for kind in ("csv", "md", "tex", "png", "svg"):
+        assert stem.with_name(f"small.{kind}").stat().st_size > 0
+    assert "overlap width" in stem.with_name("small.md").read_text()
+
+
+# -- from files ----------------------------------------------------------------------------------------------
+
+
+def events(seed: int = 0) -> list[tuple[int, int, int]]:
+    """User, item and second: 60 users with a dozen of 70 items each."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for user in range(60):
+        weights = np.where(np.arange(70) % 3 == user % 3, 6.0, 1.0)
+        chosen = rng.choice(70, 12, replace=False, p=weights / weights.sum())
+        made += [(user, int(item), 1_300_000_000 + 1000 * place + user) for place, item in enumerate(chosen)]
+    return made
+
+
+def yelp(folder: Path) -> None:
+    lines = [f"{user}\t{item}\t4.0\t{second}\n" for user, item, second in events()]
+    (folder / "yelp.rating").write_text("".join(lines))
+
+
+def gowalla(folder: Path) -> None:
+    lines = []
+    for user, item, second in events():
+        moment = str(np.datetime64(second, "s")) + "Z"
+        lines.append(f"{user}\t{moment}\t30.2\t-97.7\t{item}\n")
+    (folder / "loc-gowalla_totalCheckins.txt").write_text("".join(lines))
+
+
+def gowalla_m1(folder: Path) -> None:
+    histories: dict[int, list[int]] = {}
+    for user, item, _ in events():
+        histories.setdefault(user, []).append(item)
+    train = [f"{user} {' '.join(map(str, items[:9]))}\n" for user, items in histories.items()]
+    test = [f"{user} {' '.join(map(str, items[9:]))}\n" for user, items in histories.items()]
+    (folder / "train.txt").write_text("".join(train))
+    (folder / "test.txt").write_text("".join(test))
+
+
+def reproduce(folder: Path, *arguments: str) -> int:
+    small = [f"--set={name}={value}" for name, value in {**SMALL, "epochs": 1, "negatives": 4}.items()]
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", *arguments, "--from", str(folder), "--out", str(folder / "results"), *small])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(("dataset", "write"), [("yelp-he", yelp), ("gowalla", gowalla)])
+def test_supplied_files_give_the_ablations(dataset: str, write: Any, tmp_path: Path) -> None:
+    write(tmp_path)
+    assert reproduce(tmp_path, "ablation", "--dataset", dataset, "--seeds", "1") == 0
+    for kind in ("csv", "md", "tex", "png", "svg"):
+        assert (tmp_path / "results" / "ablation" / f"{dataset}.{kind}").stat().st_size > 0
+    lines = (tmp_path / "results" / "journal" / f"{dataset}.jsonl").read_text().splitlines()
+    assert len(lines) == 9
+    assert {json.loads(line)["dataset"] for line in lines} == {dataset}
+
+
+def test_the_table_of_yelp_has_both_parts_and_every_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yelp(tmp_path)
+    assert reproduce(tmp_path, "table", "--dataset", "yelp-he", "--seeds", "1") == 0
+    out, err = capsys.readouterr()
+    assert "yelp-he-time.csv" in out
+    assert "note: bpr: not tuned: defaults" in err
+    folder = tmp_path / "results" / "table"
+    for part in ("yelp-he", "yelp-he-time"):
+        rows = list(csv.DictReader((folder / f"{part}.csv").read_text().splitlines()))
+        assert list(rows[0]) == ["model", "protocol", "metric", "mean", "std", "seeds"]
+        models = list(dict.fromkeys(row["model"] for row in rows))
+        assert len(models) == 12
+        assert models[-1] == "hdccf"
+        assert {row["protocol"] for row in rows} == {"sampled", "full"}
+        assert {row["metric"] for row in rows} == {"hr@10", "ndcg@10", "ndcg@50"}
+        assert (folder / f"{part}.md").exists()
+        assert (folder / f"{part}.tex").exists()
+    assert "validation item given" in (folder / "yelp-he-time.md").read_text()
+    given = list(csv.DictReader((folder / "yelp-he-time-given.csv").read_text().splitlines()))
+    assert {row["model"] for row in given} == {"hdccf"}
+
+
+def test_gowalla_m1_is_trained_on_both_parts_and_has_no_time(tmp_path: Path) -> None:
+    gowalla_m1(tmp_path)
+    assert reproduce(tmp_path, "table", "--dataset", "gowalla-m1", "--seeds", "1") == 0
+    folder = tmp_path / "results" / "table"
+    assert not (folder / "gowalla-m1-time.csv").exists()
+    rows = list(csv.DictReader((folder / "gowalla-m1.csv").read_text().splitlines()))
+    assert {(row["protocol"], row["metric"]) for row in rows} == {("full", "recall@20"), ("full", "ndcg@20")}
+    lines = (tmp_path / "results" / "journal" / "gowalla-m1.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["retrain"] for line in lines)
+    assert task_of("gowalla-m1").fixed == {"embedding_dim": 64}
+
+
+def test_an_unknown_study_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce(tmp_path, "tables", "--dataset", "yelp-he") == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: study='tables' is unknown; choose one of ['table', ")
+    assert err.count("\n") == 1
+
+
+def test_tune_from_files_to_settings_that_the_table_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    yelp(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["tune", "--model=ease", "--dataset=yelp-he", "--trials=3", "--minutes=5", "--from=."])
+    assert not ended.value.code
+    out = capsys.readouterr().out
+    assert out.startswith("results/tuned/yelp-he/ease.toml: sampled:ndcg@10 0.")
+    assert "after 3 of 3 trials and 0." in out
+    assert (tmp_path / "results/studies/yelp-he/ease.jsonl").exists()
+    assert (tmp_path / "results/studies/yelp-he/ease-history.svg").exists()
+    plan = Plan("yelp-he", PAPER, tmp_path / "results")
+    settings, origin = plan.tuned("ease", False)
+    assert settings["l2"] > 0
+    assert origin.startswith("tuned: 3 of 3 trials, ")

@@ -1,0 +1,217 @@
+"""Tables and figures of records: marks, margins, p-values, every file, and the same bits twice."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from records import METRICS, PROTOCOLS, evaluated, journal_of
+
+from hdccf.evaluation.comparison import compare
+from hdccf.experiments.cells import Cell, cells_of, latex, title_of
+from hdccf.experiments.densities import BINS, described
+from hdccf.experiments.figures import draw_bars, draw_densities, draw_sweeps, panels_of
+from hdccf.experiments.journal import Journal
+from hdccf.experiments.plans import Row
+from hdccf.experiments.reports import write_study
+from hdccf.experiments.running import Outcome
+from hdccf.experiments.tables import Results, comparison_csv, comparison_markdown, write_table
+
+ROWS = [
+    Row("bpr", model="bpr", seeds=2, origin="tuned"),
+    Row("ease", model="ease", seeds=1),
+    Row("hdccf", seeds=2),
+]
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "journal.jsonl", tmp_path / "per-user")
+
+
+def results(journal: Journal, levels: dict[str, float]) -> Results:
+    return Results.of("small", ROWS, journal_of(journal, ROWS, levels), journal, "hdccf reproduce table")
+
+
+def test_best_is_bold_second_underlined_and_our_margin_is_over_the_best_other(journal: Journal) -> None:
+    found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+    lines = comparison_markdown(found).splitlines()
+    assert lines[2] == "|  | BPR | EASE | HDCCF | Imp. | p |"
+    first = [cell.strip() for cell in lines[4].strip("|").split("|")]
+    cells = found.cells
+    question = ("sampled", "hr@10")
+    assert first[0] == "sampled HR@10"
+    assert first[2] == f"<u>{cells['ease'][question].mean:.4f}</u>"
+    assert first[3].startswith(f"**{cells['hdccf'][question].mean:.4f}** ± ")
+    margin = cells["hdccf"][question].mean / cells["ease"][question].mean - 1
+    assert first[4] == f"{100 * margin:+.2f} %"
+    assert margin > 0.05
+
+
+def test_where_we_are_behind_the_margin_says_so(journal: Journal) -> None:
+    found = results(journal, {"bpr": 0.30, "ease": 0.44, "hdccf": 0.40})
+    question = ("full", "ndcg@50")
+    assert found.ranking(question) == ["ease", "hdccf", "bpr"]
+    margin, p = found.margin(question), found.p_value(question)
+    assert margin is not None
+    assert p is not None
+    assert margin < -0.05
+    assert p < 0.01
+    assert "$^*$" not in _latex_body(found)
+
+
+def test_p_values_are_those_of_the_comparison_over_users(journal: Journal) -> None:
+    levels = {"bpr": 0.30, "ease": 0.4395, "hdccf": 0.44}
+    found = results(journal, levels)
+    systems = {row.label: [evaluated(levels[row.label], seed) for seed in range(row.seeds)] for row in ROWS}
+    expected = {
+        (test.protocol, test.metric): test.holm_t
+        for test in compare(systems, METRICS).tests
+        if {test.best, test.other} == {"hdccf", "ease"}
+    }
+    assert {question: found.p_value(question) for question in found.questions} == pytest.approx(expected)
+
+
+def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_path: Path) -> None:
+    outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+    elsewhere = Journal(journal.path, tmp_path / "other machine")
+    found = Results.of("small", ROWS, outcome, elsewhere, "command")
+    assert found.comparison is None
+    assert "| – |" in comparison_markdown(found)
+    assert "values by user are not on this machine" in comparison_markdown(found)
+
+
+def test_the_csv_has_the_promised_columns_and_every_cell(journal: Journal) -> None:
+    found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+    text = comparison_csv(found)
+    assert text.startswith("model,protocol,metric,mean,std,seeds\n")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    asked = [(row["model"], row["protocol"], row["metric"]) for row in rows]
+    assert asked == [(r.label, p, m) for r in ROWS for p in PROTOCOLS for m in METRICS]
+    by_model = {row["model"]: row for row in rows if row["metric"] == "ndcg@50"}
+    assert (by_model["hdccf"]["seeds"], by_model["ease"]["seeds"]) == ("2", "1")
+    # What is solved without chance has no deviation; that of one seed of another would be unknown.
+    assert float(by_model["ease"]["std"]) == 0.0
+    values = [evaluated(0.44, seed).values["full"]["ndcg@50"] for seed in (0, 1)]
+    assert float(by_model["hdccf"]["mean"]) == pytest.approx(np.mean(values))
+    assert float(by_model["hdccf"]["std"]) == pytest.approx(np.std(values, ddof=1))
+    one = cells_of(found.outcome.records["hdccf"][:1])
+    assert one["full", "ndcg@50"].std is None
+
+
+def test_a_row_that_could_not_be_run_is_left_out_and_told(journal: Journal, tmp_path: Path) -> None:
+    outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+    records = {**outcome.records, "ease": []}
+    found = Results.of("s", ROWS, Outcome(records, {"ease": "too many items"}), journal, "command")
+    assert [row.label for row in found.rows] == ["bpr", "hdccf"]
+    assert "- ease: too many items" in comparison_markdown(found)
+    assert ",ease," not in comparison_csv(found)
+
+
+def _latex_body(found: Results) -> str:
+    from hdccf.experiments.tables import comparison_latex
+
+    return comparison_latex(found, "x").partition(r"\caption")[0]
+
+
+def test_latex_is_in_the_paper_s_form(journal: Journal, tmp_path: Path) -> None:
+    found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+    write_table(found, tmp_path / "table" / "small")
+    assert sorted(file.name for file in (tmp_path / "table").iterdir()) == [
+        "small.csv",
+        "small.md",
+        "small.tex",
+    ]
+    text = (tmp_path / "table" / "small.tex").read_text()
+    assert r"Metrics & BPR & EASE & HDCCF & \textit{Imp.} \\" in text
+    line = next(line for line in text.splitlines() if line.startswith("sampled HR@10"))
+    assert line.count("&") == 4
+    assert r"\underline{0.4" in line
+    assert r"\textbf{0.4" in line
+    assert r"{\tiny$\pm$0." in line
+    assert line.endswith(r"\%$^*$ \\")
+    assert line.count("{") == line.count("}")
+    assert latex("wo_i & 50 % ± τ") == r"wo\_i \& 50 \% $\pm$ $\tau$"
+    assert title_of(("full", "recall@20")) == "full Recall@20"
+
+
+# -- other studies -------------------------------------------------------------------------------------------
+
+
+def drawn_alike(tmp_path: Path, name: str) -> bytes:
+    files = {kind: [tmp_path / turn / f"{name}.{kind}" for turn in ("a", "b")] for kind in ("png", "svg")}
+    for first, second in files.values():
+        assert first.stat().st_size > 2000
+        assert first.read_bytes() == second.read_bytes()
+    return files["svg"][0].read_bytes()
+
+
+def test_bars(journal: Journal, tmp_path: Path) -> None:
+    rows = [Row("paper", seeds=2), Row("ours", {"temperature": 0.2}, seeds=2)]
+    outcome = journal_of(journal, rows, {"paper": 0.3, "ours": 0.4})
+    cells = {row.label: cells_of(outcome.records[row.label]) for row in rows}
+    assert panels_of(cells) == [("sampled", "hr@10"), ("sampled", "ndcg@10"), ("full", "ndcg@10")]
+    for turn in "ab":
+        draw_bars("Ablations", cells, tmp_path / turn / "x")
+    text = drawn_alike(tmp_path, "x")
+    assert b"paper" in text
+    assert b"full NDCG@10" in text
+    write_study("Ablations", "command", rows, cells, outcome, tmp_path / "ablation" / "small")
+    lines = (tmp_path / "ablation" / "small.md").read_text().splitlines()
+    assert lines[2].startswith("|  | sampled HR@10 | sampled NDCG@10 |")
+    assert lines[4].startswith(f"| paper | {cells['paper']['sampled', 'hr@10']} |")
+
+
+def test_sweeps_have_bands_a_dotted_best_and_the_clip_rate(journal: Journal, tmp_path: Path) -> None:
+    rows = [
+        Row(f"{name}={x}", {name: x}, curve=name, x=x, seeds=2)
+        for name in ("omega_items", "omega_users")
+        for x in (0.0, 0.1, 0.2)
+    ]
+    levels = {row.label: 0.4 - abs((row.x or 0) - 0.1) for row in rows}
+    outcome = journal_of(journal, rows, levels, terms={"clipped-items": 0.25, "clipped-users": 0.5})
+    cells = {row.label: cells_of(outcome.records[row.label]) for row in rows}
+    draw_sweeps("ω", rows, cells, outcome.records, tmp_path / "x")
+    assert (tmp_path / "x.png").stat().st_size > 2000
+    assert b"clip rate" in (tmp_path / "x.svg").read_bytes()
+    write_study("ω", "command", rows, cells, outcome, tmp_path / "omega" / "small")
+    text = (tmp_path / "omega" / "small.csv").read_text()
+    assert text.startswith("row,setting,value,protocol,metric,mean,std,seeds\n")
+    assert "omega_items=0.1,omega_items,0.1,,clipped-items,0.25,nan,2\n" in text
+    assert "| 0.250 | 0.500 |" in (tmp_path / "omega" / "small.md").read_text()
+
+
+def test_densities_are_drawn_with_the_width_of_the_overlap(journal: Journal, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    apart = described(rng.normal(3, 1, 500), rng.normal(0, 1, 5000))
+    rows = [Row("modulated", seeds=1, densities=True), Row("unmodulated", {"init_std": 0.2}, densities=True)]
+    outcome = journal_of(journal, rows, {"modulated": 0.3, "unmodulated": 0.4}, densities=apart)
+    draw_densities("Scores", outcome.records, tmp_path / "x")
+    assert (tmp_path / "x.png").stat().st_size > 2000
+    assert f"overlap {apart['width']:.1f} wide".encode() in (tmp_path / "x.svg").read_bytes()
+    cells = {row.label: cells_of(outcome.records[row.label]) for row in rows}
+    write_study("Scores", "command", rows, cells, outcome, tmp_path / "scores" / "small")
+    assert (
+        f"| {apart['width']:.3f} | {apart['shared_area']:.3f} |" in (tmp_path / "scores/small.md").read_text()
+    )
+
+
+def test_densities_of_known_scores() -> None:
+    same = described(np.arange(101.0), np.arange(101.0))
+    assert same["shared_area"] == pytest.approx(1.0, abs=1e-3)
+    assert same["interval"] == [1.0, 99.0]  # between the hundredths at the ends
+    assert same["width"] == 98.0
+    apart = described(np.linspace(5, 6, 200), np.linspace(-4, -3, 300))
+    assert (apart["shared_area"], apart["width"]) == (0.0, 0.0)
+    for side in ("positive", "negative"):
+        assert sum(apart["bins"][side]) * 100 / BINS == pytest.approx(1.0, abs=1e-4)
+    # Scaled: the lowest of both is 0, the highest 100, whatever the unit.
+    assert described(1e3 * np.linspace(5, 6, 200) - 7, 1e3 * np.linspace(-4, -3, 300) - 7) == apart
+    constant = described(np.ones(5), np.ones(7))
+    assert constant["shared_area"] == 1.0
+
+
+def test_a_cell_reads_as_mean_and_deviation() -> None:
+    assert str(Cell(0.12345, 0.001, 3)) == "0.1235 ± 0.0010"
+    assert str(Cell(0.12345, None, 1)) == "0.1235"
