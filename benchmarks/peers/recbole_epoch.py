@@ -1,0 +1,77 @@
+"""RecBole in its own environment: trains an epoch for every line that asks, and answers what it took.
+
+python recbole_epoch.py DATA_FOLDER DATA_SET THREADS
+
+DATA_FOLDER/DATA_SET/DATA_SET.inter has the training pairs. A line of standard input is a JSON object such as
+{"model": "BPR", "options": {"train_batch_size": 2048}}; its answer is one line of JSON. A model is built when
+it is first asked for and goes on learning from then on. Waiting for a line costs no processor.
+"""
+
+import contextlib
+import json
+import sys
+import time
+import warnings
+from typing import Any
+
+import torch
+from recbole.config import Config  # type: ignore[import-not-found]
+from recbole.data import create_dataset, data_preparation  # type: ignore[import-not-found]
+from recbole.utils import get_model, get_trainer, init_seed  # type: ignore[import-not-found]
+
+FIXED = {
+    "use_gpu": False,
+    "show_progress": False,
+    "load_col": {"inter": ["user_id", "item_id"]},
+    # All pairs are for training: nothing is evaluated here.
+    "eval_args": {"split": {"RS": [1.0, 0.0, 0.0]}, "order": "RO", "group_by": "none", "mode": "full"},
+}
+
+
+class Epochs:
+    """A model of RecBole's with its trainer and its batches."""
+
+    def __init__(self, folder: str, data_set: str, model: str, options: dict[str, Any]) -> None:
+        config = Config(model=model, dataset=data_set, config_dict={**FIXED, "data_path": folder, **options})
+        init_seed(config["seed"], config["reproducibility"])
+        dataset = create_dataset(config)
+        self.batches, _, _ = data_preparation(config, dataset)
+        net = get_model(config["model"])(config, self.batches._dataset).to(config["device"])
+        self.trainer = get_trainer(config["MODEL_TYPE"], config["model"])(config, net)
+        self.done = 0
+        self.facts = {
+            "pairs": len(dataset),
+            "users": dataset.user_num - 1,  # the first is padding
+            "items": dataset.item_num - 1,
+            "batches": len(self.batches),
+            "parameters": sum(p.numel() for p in net.parameters()),
+            "torch": torch.__version__,
+        }
+
+    def train(self) -> dict[str, Any]:
+        start, processor = time.perf_counter(), time.process_time()
+        loss = self.trainer._train_epoch(self.batches, self.done, show_progress=False)
+        taken = {"seconds": time.perf_counter() - start, "processor": time.process_time() - processor}
+        self.done += 1
+        return {**taken, "loss": loss, **self.facts}
+
+
+def main() -> None:
+    folder, data_set, threads = sys.argv[1:]
+    torch.set_num_threads(int(threads))
+    answers = sys.stdout
+    models: dict[str, Epochs] = {}
+    for line in sys.stdin:
+        asked = json.loads(line)
+        # RecBole prints; only answers may reach standard output.
+        with contextlib.redirect_stdout(sys.stderr):
+            name = asked["model"]
+            if name not in models:
+                models[name] = Epochs(folder, data_set, name, asked["options"])
+            answer = models[name].train()
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()
