@@ -4,9 +4,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from hdccf.data.graph import Graph
 from hdccf.models.base import VectorScorer
 from hdccf.models.factors import Factors
+from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairScores
+from hdccf.models.row_dots import row_dots
 from hdccf.scoring import Scorer
 from hdccf.similarity import Vectors
 
@@ -35,15 +38,15 @@ class BiasedFactors(nn.Module):
     def compare(
         self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
     ) -> PairScores:
-        scores = self.factors.compare(users, items, negatives)
-        bias, others_bias = self.bias[items], self.bias[negatives]
-        p, q, others = scores.looked_up
-        half, share = 0.5**0.5, (0.5 / negatives.shape[1]) ** 0.5
-        return PairScores(
-            scores.positive + bias,
-            scores.negative + others_bias,
-            (half * p, half * q, half * bias, share * others, share * others_bias),
+        columns = torch.cat([items.unsqueeze(1), negatives], 1)
+        p, q = self.factors.users.of(users).embedding, self.factors.items.of(columns).embedding
+        bias = self.bias[columns]
+        scores = row_dots(p, q) + bias
+        shares = torch.full(
+            (columns.shape[1],), (0.5 / negatives.shape[1]) ** 0.5, dtype=p.dtype, device=p.device
         )
+        shares[0] = 0.5**0.5
+        return PairScores(scores[:, 0], scores[:, 1:], (0.5**0.5 * p, shares.unsqueeze(1) * q, shares * bias))
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         return self.factors.score_rows(users, items) + self.bias[items]
@@ -59,3 +62,15 @@ class BiasedFactors(nn.Module):
         users = torch.cat([p, p.new_ones(len(p), 1)], 1)
         items = torch.cat([q, self.bias.unsqueeze(1)], 1)
         return VectorScorer(self.factors.similarity, Vectors(users, users), Vectors(items, items))
+
+
+def biased_factors(settings: PairSettings, graph: Graph, generator: torch.Generator) -> BiasedFactors:
+    """A player of the size that the settings say."""
+    return BiasedFactors(
+        graph.n_users,
+        graph.n_items,
+        settings.embedding_dim,
+        std=settings.init_std,
+        sparse=settings.sparse_updates,
+        generator=generator,
+    )

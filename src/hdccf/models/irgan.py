@@ -13,7 +13,7 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import PairSampler
 from hdccf.data.weights import weights_of
-from hdccf.models.biased_factors import BiasedFactors
+from hdccf.models.biased_factors import biased_factors
 from hdccf.models.generator_settings import IRGANGeneratorSettings
 from hdccf.models.irgan_generator import IRGANGenerator, irgan_generator
 from hdccf.models.pair_settings import PairSettings
@@ -54,14 +54,7 @@ class IRGANModel(PairModel):
 
     def __init__(self, settings: IRGAN, train: Interactions, generator: torch.Generator) -> None:
         graph = Graph.of(train)
-        discriminator = BiasedFactors(
-            train.n_users,
-            train.n_items,
-            settings.embedding_dim,
-            std=settings.init_std,
-            sparse=settings.sparse_updates,
-            generator=generator,
-        )
+        discriminator = biased_factors(settings, graph, generator)
         # The game's draws may be the user's own items: a generator that is right has to be told so.
         source = irgan_generator(settings, settings, graph, generator, observed_too=True)
         super().__init__(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
 from hdccf.models.base import Objective
-from hdccf.models.biased_factors import BiasedFactors
+from hdccf.models.biased_factors import BiasedFactors, biased_factors
 from hdccf.models.categorical import cumulated, pick
 from hdccf.models.generator_settings import IRGANGeneratorSettings
 from hdccf.models.negatives import Draws, DynamicNegatives, Request
@@ -170,12 +170,9 @@ def irgan_generator(
     observed_too: bool = False,
 ) -> IRGANGenerator:
     """With vectors as long as the model's own."""
-    net = BiasedFactors(
-        graph.n_users, graph.n_items, settings.embedding_dim, std=settings.init_std, generator=generator
-    )
     return IRGANGenerator(
         graph,
-        net,
+        biased_factors(settings, graph, generator),
         temperature=own.temperature,
         positive_share=own.positive_share,
         policy_draws=own.policy_draws,

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.models.biased_factors import BiasedFactors
+from hdccf.models.biased_factors import biased_factors
 from hdccf.models.generator_settings import SDGARGeneratorSettings
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import LogWeights, PairLoss, PairModel
@@ -57,18 +57,11 @@ class SDGAR(PairSettings, SDGARGeneratorSettings):
 
 
 def build_sdgar(settings: SDGAR, train: Interactions, generator: torch.Generator) -> PairModel:
-    net = BiasedFactors(
-        train.n_users,
-        train.n_items,
-        settings.embedding_dim,
-        std=settings.init_std,
-        sparse=settings.sparse_updates,
-        generator=generator,
-    )
+    graph = Graph.of(train)
     return over_pairs(
-        net,
+        biased_factors(settings, graph, generator),
         settings,
-        Graph.of(train),
+        graph,
         train,
         adversarial_loss(settings.temperature),
         generator,
