@@ -220,14 +220,19 @@ def reproduce(folder: Path, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize(("dataset", "write"), [("yelp-he", yelp), ("gowalla", gowalla)])
-def test_supplied_files_give_the_ablations(dataset: str, write: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dataset", "write", "study", "rows"), [
+    ("yelp-he", yelp, "ablation", 9),
+    ("gowalla", gowalla, "neighbours", 4),
+])  # fmt: skip
+def test_supplied_files_give_tables_and_figures(
+    dataset: str, write: Any, study: str, rows: int, tmp_path: Path
+) -> None:
     write(tmp_path)
-    assert reproduce(tmp_path, "ablation", "--dataset", dataset, "--seeds", "1") == 0
+    assert reproduce(tmp_path, study, "--dataset", dataset, "--seeds", "1", "--budget", "quick") == 0
     for kind in ("csv", "md", "tex", "png", "svg"):
-        assert (tmp_path / "results" / "ablation" / f"{dataset}.{kind}").stat().st_size > 0
+        assert (tmp_path / "results" / study / f"{dataset}.{kind}").stat().st_size > 0
     lines = (tmp_path / "results" / "journal" / f"{dataset}.jsonl").read_text().splitlines()
-    assert len(lines) == 9
+    assert len(lines) == rows
     assert {json.loads(line)["dataset"] for line in lines} == {dataset}
 
 

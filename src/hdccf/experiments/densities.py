@@ -10,7 +10,7 @@ from hdccf.data.split import Split
 from hdccf.evaluation.ranking import Ranker
 from hdccf.scoring import Scorer
 
-BINS = 100
+BINS = 50
 TAIL = 0.01
 """Of each side, left out of the overlap's width: its ends would else be two outliers."""
 

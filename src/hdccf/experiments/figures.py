@@ -88,7 +88,10 @@ def draw_sweeps(
                 axes.set_xlabel(SYMBOLS[curve])
                 axes.set_title(title_of(question))
                 if curve in _LOGARITHMIC:
+                    # Ticks at the values themselves: powers of ten would say nothing between them.
                     axes.set_xscale("log")
+                    axes.set_xticks([p.x for p in points if p.x], [f"{p.x:g}" for p in points if p.x])
+                    axes.set_xticks([], minor=True)
                 if curve in _CLIPS:
                     _clip_rate(axes, points, records, _CLIPS[curve])
         figure.suptitle(title)

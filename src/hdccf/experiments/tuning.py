@@ -211,6 +211,8 @@ def _worker(
             _work(opened, split, Budget(**budget), threads, lambda: None)
     except HdccfError as error:
         failures.put(str(error))
+    except KeyboardInterrupt:
+        pass  # the caller has it too, and says so
 
 
 # -- the end -------------------------------------------------------------------------------------------------

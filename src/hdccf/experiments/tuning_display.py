@@ -68,7 +68,7 @@ class TuningDisplay:
         from rich import box
         from rich.table import Table
 
-        table = Table(title=self.title(), title_justify="left", box=box.SIMPLE, padding=(0, 1))
+        table = Table(title=self.title(), title_justify="left", box=box.SIMPLE, expand=True)
         for head in ("trial", "", "value", "epoch", "seconds"):
             table.add_column(head, justify="right", no_wrap=True)
         table.add_column("settings", overflow="fold")
