@@ -1,9 +1,10 @@
 """All-pairs modulated scoring against its limit, and the peak memory of a step.
 
 The limit is measured in the same run: the bare matrix product of its shape, 2·M·N·d² operations at the rate
-of a 2048³ float32 product, plus M·N·d sigmoids; three products and one sigmoid with the backward pass.
+of a 2048³ float32 product, plus M·N·d sigmoids; three products and one sigmoid with the backward pass. They
+take turns, and the shortest time of each counts: what the machine does undisturbed.
 
-    python benchmarks/bench_pairwise.py [--quick] [--json] [--memory] [--threads 2]
+    python benchmarks/bench_pairwise.py [--quick] [--json] [--memory] [--threads 2] [--sizes 512 4096]
 """
 
 import argparse
@@ -11,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,41 +27,48 @@ MEMORY_SIZES = (256, 512, 1024, 2048, 4096)
 DIMENSIONS = (32, 64)
 
 
-def fastest(run: Callable[[], object], seconds: float) -> float:
-    """The shortest of repeated runs within a time budget: what the machine does undisturbed."""
-    run()
-    best, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        start = time.perf_counter()
-        run()
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now > end:
-            return best
+def fastest(runs: dict[str, Callable[[], object]], seconds: float, rounds: int = 3) -> dict[str, float]:
+    """The shortest time of each, in rounds, so that all see the same machine.
+
+    Within a round each is repeated: torch's threads go on spinning for some milliseconds after an operation
+    and would take a core from whatever comes next.
+    """
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(rounds):
+        for name, run in runs.items():
+            run()
+            end = time.perf_counter() + seconds / rounds / len(runs)
+            now = 0.0
+            while now < end:
+                start = time.perf_counter()
+                run()
+                now = time.perf_counter()
+                best[name] = min(best[name], now - start)
+    return best
 
 
-def speed(sizes: tuple[int, ...], seconds: float) -> dict[str, float]:
-    square = torch.randn(2048, 2048)
-    sample = torch.randn(1 << 18)
+def speed(sizes: Sequence[int], seconds: float) -> dict[str, float]:
+    square, sample = torch.randn(2048, 2048), torch.randn(1 << 18)
     ratios = {}
     names = ("ns a pair", "limit", "ratio", "with backward", "limit", "ratio")
     print(f"{'d':>3} {'M = N':>6} " + " ".join(f"{name:>13}" for name in names))
     for d in DIMENSIONS:
         for n in sizes:
-            # Beside each measurement, so that both see the same machine.
-            a_flop = fastest(lambda: torch.mm(square, square), seconds / 4) / (2 * 2048**3)
-            a_sigmoid = fastest(lambda: torch.sigmoid(sample), seconds / 4) / sample.numel()
             shapes = ((n, d), (n, d), (n, d), (n, d), (n, d), (d, d), (d, d))
             inputs = [torch.randn(shape).requires_grad_() for shape in shapes]
-            upstream = torch.randn(n, n)
-            forward = fastest(partial(modulated_scores, *(x.detach() for x in inputs)), seconds)
-            both = fastest(partial(_step, inputs, upstream), seconds)
-            product, sigmoids = 2 * n * n * d * d * a_flop, n * n * d * a_sigmoid
-            limits = product + sigmoids, 3 * product + sigmoids
-            ratios[f"forward_d{d}_n{n}"], ratios[f"step_d{d}_n{n}"] = forward / limits[0], both / limits[1]
-            row = [forward, limits[0], 0.0, both, limits[1], 0.0]
-            row = [value / n**2 * 1e9 for value in row]
-            row[2], row[5] = forward / limits[0], both / limits[1]
+            runs: dict[str, Callable[[], object]] = {
+                "product": partial(torch.mm, square, square),
+                "sigmoid": partial(torch.sigmoid, sample),
+                "forward": partial(modulated_scores, *(x.detach() for x in inputs)),
+                "step": partial(_step, inputs, torch.randn(n, n)),
+            }
+            took = fastest(runs, seconds)
+            product = took["product"] / (2 * 2048**3) * 2 * n * n * d * d
+            sigmoids = took["sigmoid"] / sample.numel() * n * n * d
+            row = []
+            for name, limit in ("forward", product + sigmoids), ("step", 3 * product + sigmoids):
+                ratios[f"{name}_d{d}_n{n}"] = took[name] / limit
+                row += [took[name] / n**2 * 1e9, limit / n**2 * 1e9, took[name] / limit]
             print(f"{d:>3} {n:>6} " + " ".join(f"{value:>13.2f}" for value in row), flush=True)
     return ratios
 
@@ -91,7 +99,7 @@ def _kilobytes(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-def memory(sizes: tuple[int, ...]) -> dict[str, float]:
+def memory(sizes: Sequence[int]) -> dict[str, float]:
     """Peak memory of a step in a process of its own for each size, and as a share of d × M × N numbers."""
     shares = {}
     print(f"{'g':>8} {'d':>3} {'M = N':>6} {'peak MB':>8} {'bytes a pair':>13} {'d·M·N alone, MB':>16}")
@@ -120,6 +128,7 @@ def main() -> None:
     )
     parser.add_argument("--memory", action="store_true", help="measure peak memory instead of time")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch")
+    parser.add_argument("--sizes", type=int, nargs="+", help="M = N, instead of the usual ones")
     parser.add_argument("--one-step", type=int, nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -128,9 +137,10 @@ def main() -> None:
         print(memory_of_step(n, d, tuple(hidden)))
         return
     if options.memory:
-        results = memory((256, 1024) if options.quick else MEMORY_SIZES)
+        results = memory(options.sizes or ((256, 1024) if options.quick else MEMORY_SIZES))
     else:
-        results = speed(SIZES[:2] if options.quick else SIZES, 0.5 if options.quick else 2.0)
+        sizes = options.sizes or (SIZES[:2] if options.quick else SIZES)
+        results = speed(sizes, 3.0 if options.quick else 10.0)
     if options.json:
         print(json.dumps({name: round(value, 4) for name, value in results.items()}))
 

@@ -1,10 +1,11 @@
 """The tiled, recomputed scoring of all pairs against plain autograd over the d × M × N tensor."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from hdccf import pairwise
+from hdccf import pairwise, pairwise_passes
 
 
 def oracle(
@@ -66,3 +67,108 @@ def test_a_tile_keeps_within_its_size(n_columns: int, depth: int) -> None:
     assert 1 <= width <= max(1, n_columns)
     assert height >= 1
     assert height * width * depth <= max(depth, pairwise.TILE_NUMBERS)
+
+
+def relative_error(given: Tensor, expected: Tensor) -> float:
+    return ((given.double() - expected).abs().max() / expected.abs().max()).item()
+
+
+@pytest.mark.parametrize(
+    "shape", [(40, 515, 64, 64), (1, 17000, 64, 64), (700, 90, 20, 24), (150, 300, 32, 32)]
+)
+def test_compiled_passes_equal_double_precision(
+    shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairwise_passes, "LEAST_NUMBERS", 0)
+    monkeypatch.setattr(pairwise, "TILE_NUMBERS", 1 << 16)
+    given = inputs(*shape, torch.float32)
+    assert pairwise_passes.can_compile(given[0], 1)
+    exact = [x.detach().double().requires_grad_() for x in given]
+    upstream = torch.randn(shape[:2], generator=torch.Generator().manual_seed(0))
+    scores, expected = pairwise.modulated_scores(*given), oracle(*exact)
+    assert relative_error(scores, expected) < 1e-6
+    fast = torch.autograd.grad(scores, given, upstream)
+    slow = torch.autograd.grad(expected, exact, upstream.double())
+    assert [relative_error(a, b) < 3e-6 for a, b in zip(fast, slow, strict=True)] == [True] * 7
+
+
+def test_compiled_passes_take_any_layout_and_an_expanded_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = inputs(9, 40, 6, 6, torch.float32)
+    strided = [x.detach().T.contiguous().T.requires_grad_() for x in given]
+    plain = torch.autograd.grad(pairwise.modulated_scores(*given).sum(), given)
+    monkeypatch.setattr(pairwise_passes, "LEAST_NUMBERS", 0)
+    compiled = torch.autograd.grad(pairwise.modulated_scores(*strided).sum(), strided)
+    for a, b in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_exponential_is_good_to_the_last_bits_and_keeps_what_is_not_a_number() -> None:
+    exp_minus = pairwise_passes.compiled().exp_minus
+    z = np.linspace(-87, 87, 100_001, dtype=np.float32)
+    found = np.array([exp_minus(value) for value in z], np.float64)
+    # The exponent's own rounding in float32, |z|·2⁻²⁴, comes on top.
+    allowed = 2e-7 + np.abs(z.astype(np.float64)) * 2.0**-23
+    assert (np.abs(found * np.exp(z.astype(np.float64)) - 1) < allowed).all()
+    near = np.abs(z) < 20
+    sigmoid = 1 / (1 + np.exp(-z.astype(np.float64)))
+    assert np.abs(1 / (1 + found) - sigmoid).max() < 3e-7
+    assert np.abs((1 / (1 + found) / sigmoid - 1)[near]).max() < 2e-6
+    assert np.isnan(exp_minus(np.float32("nan")))
+    assert 1 / (1 + exp_minus(np.float32("inf"))) == 1
+    assert 1 / (1 + exp_minus(np.float32("-inf"))) < 1e-37
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_threads_change_nothing_but_the_order_of_sums(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pairwise, "LEAST_SHARED", 0)
+    monkeypatch.setattr(pairwise_passes, "LEAST_NUMBERS", 0)
+    monkeypatch.setattr(pairwise, "TILE_NUMBERS", 500)
+    given = inputs(30, 23, 4, 4, dtype)
+
+    def step(threads: int) -> list[Tensor]:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+        scores = pairwise.modulated_scores(*given)
+        return [scores, *torch.autograd.grad(scores.square().sum(), given)]
+
+    alone, shared, again = step(1), step(3), step(3)
+    assert torch.equal(alone[0], shared[0])
+    tolerance = 1e-9 if dtype is torch.float64 else 1e-4
+    for a, b, c in zip(alone, shared, again, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+        assert torch.equal(b, c)
+
+
+def test_threads_work_without_gradients_and_in_inference_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pairwise, "LEAST_SHARED", 0)
+    monkeypatch.setattr(pairwise, "TILE_NUMBERS", 100)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    given = inputs(6, 9, 4, 4)
+    expected = oracle(*given)
+    for mode in (torch.no_grad(), torch.inference_mode()):
+        with mode:
+            scores = pairwise.modulated_scores(*given)
+        assert not scores.requires_grad
+        torch.testing.assert_close(scores, expected.detach(), rtol=1e-9, atol=1e-9)
+
+
+def test_without_numba_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    pairwise_passes._installed.cache_clear()
+    monkeypatch.setattr(pairwise_passes, "import_module", missing)
+    given = inputs(64, 600, 32, 32, torch.float32)
+    assert not pairwise_passes.can_compile(given[0], 1 << 30)
+    scores = pairwise.modulated_scores(*given)
+    assert relative_error(scores, oracle(*(x.detach().double() for x in given))) < 1e-6
+    pairwise_passes._installed.cache_clear()
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 3), (3, 0)])
+def test_no_rows_or_columns(m: int, n: int) -> None:
+    given = inputs(m, n, 2, 2)
+    scores = pairwise.modulated_scores(*given)
+    assert scores.shape == (m, n)
+    assert all(x.abs().sum() == 0 for x in torch.autograd.grad(scores.sum(), given))

@@ -2,7 +2,9 @@
 
 The modulation is a vector for every *pair*, so the plain way builds d × M × N numbers. Here rows and columns
 are cut into tiles that stay in the processor's cache; a tile is computed in place, summed over d at once, and
-computed again in the backward pass. Memory is that of the inputs, the M × N result, and two tiles.
+computed again in the backward pass. Memory is that of the inputs, the M × N result, and a tile or two for
+each core. Matrix products are torch's; what lies between them is in `pairwise_passes`, or where numba is
+installed in `pairwise_kernels`, and `pairwise_workers` gives each core tiles of its own.
 
 Within a tile the pre-activation is one matrix product. With a linear g all that depends on the right side is
 linear in its factors, so that the left's factors and the right's own weight fold into one matrix per row,
@@ -10,22 +12,34 @@ linear in its factors, so that the left's factors and the right's own weight fol
     z[u, k, i] = a[u, k] + Σ_l (W_right[k, l] + W_product[k, l]·e_u[l])·e_i[l],
 
 (rows·d) × d times d × columns, with a as one more column against a row of ones. Columns run fastest in
-memory, so that every other operation streams.
+memory, so that everything between the products streams.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache, partial
+from itertools import groupby, product
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TILE_NUMBERS = 1 << 18
-"""Numbers in a tile, a megabyte in float32: about a core's second-level cache. Measured, see decision 046."""
+from hdccf import pairwise_passes as passes
+from hdccf.pairwise_workers import share
+
+TILE_NUMBERS = 1 << 19
+"""Numbers in a tile, two megabytes in float32. 2¹⁷ to 2²⁰ are alike, see decisions 046 and 060."""
 
 TILE_COLUMNS = 512
 """Columns in a tile at most: long enough to stream, short enough that several rows share one product."""
+
+LEAST_SHARED = 1 << 20
+"""d·M·N from which several cores are faster than one: it takes a tenth of a millisecond to hand work over."""
+
+Tile = tuple[slice, tuple[slice, Tensor, Tensor]]
+"""Rows, and columns with the right side's factors there, transposed and not."""
 
 
 def modulated_scores(
@@ -69,69 +83,127 @@ def tile_shape(n_columns: int, depth: int) -> tuple[int, int]:
 
 
 def _ranges(n: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, n, size)]
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 class _Modulated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        left, right, left_part, left_factors, right_factors, right_weight, product_weight = inputs
         ctx.save_for_backward(*inputs)
-        (m, d), n = left.shape, right.shape[0]
-        height, width = tile_shape(n, d)
-        right_t, factors_t = right.T.contiguous(), _with_ones(right_factors)
-        scores, z = left.new_empty(m, n), left.new_empty(height * width * d)
-        for rows in _ranges(m, height):
-            p = left[rows].unsqueeze(1)  # r 1 d
-            folded = torch.addcmul(right_weight, left_factors[rows].unsqueeze(1), product_weight)  # r d l
-            folded = torch.cat([folded, left_part[rows].unsqueeze(2)], dim=2)
-            for columns in _ranges(n, width):
-                tile = _product(folded, factors_t[:, columns], z).sigmoid_().square_()
-                tile.mul_(right_t[:, columns])
-                scores[rows, columns] = torch.bmm(p, tile).squeeze(1)
+        block = _Block(inputs)
+        scores = inputs[0].new_empty(inputs[0].shape[0], inputs[1].shape[0])
+        share(partial(block.score, scores), block.tiles, block.threads)
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        left, right, left_part, left_factors, right_factors, right_weight, product_weight = ctx.saved_tensors
-        (m, d), n = left.shape, right.shape[0]
-        height, width = tile_shape(n, d)
-        right_t, factors_t = right.T.contiguous(), _with_ones(right_factors)
-        to_left, to_left_part, to_left_factors = (
-            torch.empty_like(x) for x in (left, left_part, left_factors)
-        )
-        to_right_t, to_factors_t = torch.zeros_like(right_t), torch.zeros_like(factors_t[:-1])
-        to_right_weight, to_product_weight = (torch.zeros_like(x) for x in (right_weight, product_weight))
-        z, s = (left.new_empty(height * width * d) for _ in range(2))
-        for rows in _ranges(m, height):
-            # Dimensions first, so that sums over rows and over columns are those of d separate matrices.
-            p, e = left[rows].T.contiguous(), left_factors[rows]  # d r, r l
-            folded = torch.addcmul(right_weight.unsqueeze(1), e, product_weight.unsqueeze(1))  # d r l
-            with_part = torch.cat([folded, left_part[rows].T.unsqueeze(2)], dim=2)
-            # f = Σ p·q·m² and m = σ(z), so ∂f/∂z = 2·p·q·m²·(1 − m). 2·p is constant along a tile's row: it
-            # scales what is multiplied with the row, or the sum over it, instead of the row.
-            twice = 2 * p.unsqueeze(2)
-            scaled = (folded * twice).view(-1, folded.shape[2]).T
-            to_p, to_part, to_folded = torch.zeros_like(p), torch.zeros_like(p), torch.zeros_like(folded)
-            for columns in _ranges(n, width):
-                tile = _product(with_part, factors_t[:, columns], z).sigmoid_()  # m
-                shared = torch.mul(tile, tile, out=s[: tile.numel()].view_as(tile)).mul_(grad[rows, columns])
-                to_right_t[:, columns] += torch.bmm(p.unsqueeze(1), shared).squeeze(1)
-                to_p += shared.mul_(right_t[:, None, columns]).sum(2)
-                rest = torch.addcmul(shared, shared, tile, value=-1, out=tile)
-                to_part += rest.sum(2)
-                flat = rest.view(p.numel(), -1)
-                to_factors_t[:, columns].addmm_(scaled, flat)
-                to_folded.view(p.numel(), -1).addmm_(flat, right_factors[columns])
-            to_folded *= twice
-            to_left[rows], to_left_part[rows] = to_p.T, (to_part * twice.squeeze(2)).T
-            to_left_factors[rows] = (to_folded * product_weight.unsqueeze(1)).sum(0)
-            to_right_weight += to_folded.sum(1)
-            to_product_weight += to_folded.mul_(e).sum(1)
-        to_right, to_right_factors = to_right_t.T, to_factors_t.T
-        to_sides = (to_left, to_right, to_left_part, to_left_factors, to_right_factors)
-        return (*to_sides, to_right_weight, to_product_weight)
+        block = _Block(ctx.saved_tensors)
+        first, *others = share(partial(block.differentiate, grad.contiguous()), block.tiles, block.threads)
+        for other in others:
+            for total, part in zip(first, other, strict=True):
+                total += part
+        to_left, to_right_t, to_part, to_left_factors, to_factors_t, *to_weights = first
+        return to_left, to_right_t.T, to_part, to_left_factors, to_factors_t.T, *to_weights
+
+
+class _Block:
+    """All pairs of two sides, laid out for tiles: what belongs to the right side transposed."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        inputs = [x.detach().contiguous() for x in inputs]
+        self.left, right, self.left_part, self.left_factors, right_factors, *weights = inputs
+        self.right_weight, self.product_weight = weights
+        (m, d), n = self.left.shape, right.shape[0]
+        self.right_t = right.T.contiguous()
+        # The row of ones is for the part that does not depend on the right side.
+        self.factors_t = torch.cat([right_factors, right.new_ones(n, 1)], dim=1).T.contiguous()
+        height, self.width = tile_shape(n, d)
+        self.height = max(1, min(height, m))
+        ranges = _ranges(n, self.width)
+        columns = [(range_, self.factors_t[:, range_], right_factors[range_]) for range_ in ranges]
+        self.tiles = list(product(_ranges(m, self.height), columns))
+        self.compiled = passes.can_compile(right, m * n * d)
+        self.run = passes.compiled() if self.compiled else passes
+        on_cores = right.device.type == "cpu" and m * n * d >= LEAST_SHARED
+        self.threads = torch.get_num_threads() if on_cores else 1
+
+    def score(self, scores: Float[Tensor, "m n"], tiles: Sequence[Tile]) -> None:
+        views = self._views()
+        to_fold = self._native(self.left_part, self.left_factors, self.right_weight, self.product_weight)
+        given = self._native(self.left, self.right_t, scores)
+        for rows, group in groupby(tiles, itemgetter(0)):
+            self.run.fold(*to_fold, views(rows).folded, rows.start)
+            for _, (columns, factors_t, _) in group:
+                view = views(rows, columns)
+                torch.mm(view.flat, factors_t, out=view.tile)
+                self.run.score(view.z, *given, rows.start, columns.start)
+
+    def differentiate(self, grad: Float[Tensor, "m n"], tiles: Sequence[Tile]) -> list[Tensor]:
+        """What these tiles add to the gradients of the inputs, in their order and in this layout."""
+        views, weights = self._views(), (self.right_weight, self.product_weight)
+        sides = (self.left, self.right_t, self.left_part, self.left_factors, self.factors_t[:-1])
+        gradients = [torch.zeros_like(x) for x in (*sides, *weights)]
+        to_left, to_right_t, to_part, to_left_factors, to_factors_t, *to_weights = gradients
+        to_fold = self._native(self.left_part, self.left_factors, *weights)
+        given = self._native(self.left, self.right_t, grad, to_left, to_right_t, to_part)
+        to_unfold = self._native(self.left_factors, self.product_weight, to_left_factors, *to_weights)
+        for rows, group in groupby(tiles, itemgetter(0)):
+            self.run.fold(*to_fold, views(rows).folded, rows.start)
+            views(rows).to_flat.zero_()
+            for _, (columns, factors_t, factors) in group:
+                view = views(rows, columns)
+                torch.mm(view.flat, factors_t, out=view.tile)
+                self.run.differentiate(view.z, *given, rows.start, columns.start)
+                to_factors_t[:, columns].addmm_(view.flat_t, view.tile)
+                view.to_flat.addmm_(view.tile, factors)
+            self.run.unfold(views(rows).to_folded, *to_unfold, rows.start)
+        return gradients
+
+    def _native(self, *tensors: Tensor) -> list[Any]:
+        """As the passes take them, all of the same memory."""
+        return [x.numpy() for x in tensors] if self.compiled else [*tensors]
+
+    def _views(self) -> Callable[..., "_Views"]:
+        """A thread's own memory as tiles of the shapes that are asked for.
+
+        Taken once: fresh memory for each tile would cost more than its sigmoid, and fresh views a tenth.
+        """
+        (d, inner), new = self.right_weight.shape, self.left.new_empty
+        buffers = [new(self.height * d * size) for size in (inner + 1, self.width, inner)]
+
+        @cache
+        def of_shape(rows: int, columns: int) -> _Views:
+            sizes = (inner + 1, columns, inner)
+            flat, tile, to_flat = (
+                x[: rows * d * y].view(rows * d, y) for x, y in zip(buffers, sizes, strict=True)
+            )
+            by_rows = self._native(*(x.view(rows, d, -1) for x in (flat, tile, to_flat)))
+            return _Views(flat, tile, to_flat, flat[:, :-1].T, *by_rows)
+
+        def of_tile(rows: slice, columns: slice = slice(0, self.width)) -> _Views:
+            return of_shape(rows.stop - rows.start, columns.stop - columns.start)
+
+        return of_tile
+
+
+class _Views(NamedTuple):
+    flat: Float[Tensor, "rd l1"]
+    """Folded weights."""
+
+    tile: Float[Tensor, "rd c"]
+    """z, then its gradient."""
+
+    to_flat: Float[Tensor, "rd l"]
+    """The folded weights' gradient."""
+
+    flat_t: Float[Tensor, "l rd"]
+    """Folded weights without the part, transposed."""
+
+    folded: Any
+    z: Any
+    to_folded: Any
+    """The first three by rows, as the passes take them."""
 
 
 class _Tiled(torch.autograd.Function):
@@ -179,17 +251,3 @@ def _sides(
     tensors: Sequence[Tensor], n_left: int, n_right: int
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
     return tensors[:n_left], tensors[n_left : n_left + n_right], tensors[n_left + n_right :]
-
-
-def _with_ones(factors: Float[Tensor, "n l"]) -> Float[Tensor, "l1 n"]:
-    """Transposed, and a row of ones for the part that does not depend on the right side."""
-    return torch.cat([factors, factors.new_ones(factors.shape[0], 1)], dim=1).T.contiguous()
-
-
-def _product(
-    folded: Float[Tensor, "a b l"], columns: Float[Tensor, "l c"], buffer: Float[Tensor, " size"]
-) -> Float[Tensor, "a b c"]:
-    """The product of a tile, in memory taken once: fresh memory for each would cost more than its sigmoid."""
-    a, b, _ = folded.shape
-    flat = buffer[: a * b * columns.shape[1]].view(a * b, columns.shape[1])
-    return torch.mm(folded.view(a * b, -1), columns, out=flat).view(a, b, -1)
