@@ -20,6 +20,7 @@ TORCH_ROOMS = [
     "hdccf.losses",
     "hdccf.models",
     "hdccf.pairwise",
+    "hdccf.pairwise_passes",
     "hdccf.recommend",
     "hdccf.similar",
     "hdccf.similarity",
