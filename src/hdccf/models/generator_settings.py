@@ -18,7 +18,7 @@ class IRGANGeneratorSettings(Settings):
     """Of the draws that teach the generator: how many are the user's own items and not its own choice."""
     policy_draws: int = Field(default=2, ge=1)
     """Draws that teach the generator, for each of a user's items; more make its steps less noisy."""
-    warm_epochs: int = Field(default=20, ge=0)
+    warm_epochs: int = Field(default=30, ge=0)
     """First epochs in which the generator learns as BPR with `dynamic` negatives, before it is rewarded."""
 
 

@@ -31,7 +31,9 @@ class IRGAN(PairSettings, IRGANGeneratorSettings):
     """Length of both players' vectors; the paper takes 5 to 16."""
     init_std: float = Field(default=0.05, gt=0)
     """Spread of the first vectors of both."""
-    l2: float = Field(default=0.1, ge=0)
+    learning_rate: float = Field(default=3e-3, gt=0)
+    """Step size of both; large enough to be warm in time, and already large for the game that follows."""
+    l2: float = Field(default=0.01, ge=0)
     """Pull of the discriminator's vectors towards zero, which keeps its rewards from becoming certain."""
 
     space: ClassVar[Space] = Space(
