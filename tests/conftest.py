@@ -25,6 +25,7 @@ TORCH_ROOMS = [
     "hdccf.similar",
     "hdccf.similarity",
     "hdccf.solving",
+    "hdccf.warm_start",
 ]
 
 # Before any test imports them: what is already loaded stays unchecked.

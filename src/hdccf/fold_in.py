@@ -1,8 +1,8 @@
 """Users and items that training never saw: their vectors from a list, everything else as it was trained.
 
 Models that make a user of what they had take a new list as they take a known one. Where each user has a free
-vector of their own it is solved for with the trained loss, the items frozen (`solving`); ALS has a closed
-form. A new item is solved for in the same way with the two sides exchanged.
+vector of their own it is solved for with the trained loss, the items frozen (`solving`); ALS and ENMF have
+a closed form. A new item is solved for in the same way with the two sides exchanged.
 """
 
 import numpy as np
@@ -19,9 +19,11 @@ from hdccf.errors import ConfigError
 from hdccf.models.als import ALS, ALSModel
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.ease import EASE, EASEModel
+from hdccf.models.enmf import ENMF, ENMFModel
 from hdccf.models.factors import Factors
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.histories import weighted_histories
+from hdccf.models.lightgcn import SmoothedFactors
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairModel
 from hdccf.models.reference import MostPopular, MostPopularModel
@@ -29,8 +31,8 @@ from hdccf.scoring import Scorer
 from hdccf.similarity import Vectors
 from hdccf.solving import ContrastiveRows, Frozen, PairRows, RowLoss, solve
 
-_USERS = "hdccf, bpr, ssm and pmf (not with another net), als, ease and most-popular"
-_ITEMS = "hdccf, bpr, ssm and pmf (not with another net) and als"
+_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
+_USERS = f"ease, most-popular, {_ITEMS}"
 
 
 def new_users(model: Model, settings: Settings, events: Interactions) -> Scorer:
@@ -142,18 +144,22 @@ def history_vectors(model: HDCCFModel, events: Interactions) -> Vectors:
 def _is_free(model: Model) -> bool:
     if isinstance(model, HDCCFModel):
         return not model.uses_history
-    return isinstance(model, ALSModel) or (isinstance(model, PairModel) and isinstance(model.net, Factors))
+    if isinstance(model, PairModel):
+        return isinstance(model.net, Factors | SmoothedFactors)
+    return isinstance(model, ALSModel | ENMFModel)
 
 
 def _solved(
     model: Model, settings: Settings, events: Interactions, known: VectorScorer, *, of_users: bool
 ) -> Vectors:
     """Free vectors of the rows of `events`, whose columns are the other side's nodes."""
-    if isinstance(model, ALSModel) and isinstance(settings, ALS):
-        return _als_vectors(settings, events, known.items if of_users else known.users, of_users)
+    opposite = known.items if of_users else known.users
+    closed = _least_squares(model, settings, events, opposite, of_users)
+    if closed is not None:
+        return closed
     frozen = Frozen(
         known.similarity,
-        opposite=known.items if of_users else known.users,
+        opposite=opposite,
         own=known.users if of_users else known.items,
         opposite_is_right=of_users,
     )
@@ -178,22 +184,44 @@ def _pairs(model: HDCCFModel) -> PairRows:
     return PairRows.named(model.settings.loss)
 
 
-@torch.no_grad()
-def _als_vectors(settings: ALS, events: Interactions, opposite: Vectors, of_users: bool) -> Vectors:
-    """The least squares of Hu et al.: (YᵀY + λI + Σ (c − 1) y yᵀ) x = Σ c y, with c = α·weight.
+def _least_squares(
+    model: Model, settings: Settings, events: Interactions, opposite: Vectors, of_users: bool
+) -> Vectors | None:
+    """What ALS and ENMF have a closed form for; None for other models.
 
-    The sums are over what the row is paired with; everything else counts 1, and is in YᵀY.
+    An observed pair is to be 1 with weight c, any other 0 with weight 1. ENMF has c and w < 1 instead, which
+    is the same with c / w; and its dropout, on average, a ridge along the diagonal.
     """
+    if isinstance(model, ALSModel) and isinstance(settings, ALS):
+        timeless = settings if of_users else settings.changed(recency_half_life=None)
+        weights = settings.alpha * torch.from_numpy(weighted_histories(events, timeless).data)
+        return _solved_squares(events, weights, opposite, l2=settings.l2)
+    if isinstance(model, ENMFModel) and isinstance(settings, ENMF):
+        weights = weights_of(settings, events) if of_users else torch.ones(len(events))
+        ridge = (1 - settings.keep_probability) / settings.keep_probability
+        return _solved_squares(events, weights / settings.negative_weight, opposite, ridge=ridge)
+    return None
+
+
+@torch.no_grad()
+def _solved_squares(
+    events: Interactions,
+    weights: Float[Tensor, " pairs"],
+    opposite: Vectors,
+    *,
+    l2: float = 0.0,
+    ridge: float = 0.0,
+) -> Vectors:
+    """Each row's x of (YᵀY + λI + Σ (c − 1) y yᵀ) x = Σ c y (Hu et al. 2008), sums over its own pairs."""
     y = opposite.embedding.double()
-    gram = y.T @ y + settings.l2 * torch.eye(y.shape[1], dtype=y.dtype)
-    histories = weighted_histories(events, settings if of_users else settings.changed(recency_half_life=None))
+    gram = y.T @ y + l2 * torch.eye(y.shape[1], dtype=y.dtype)
     solved = y.new_zeros(events.n_users, y.shape[1])
     for row in np.flatnonzero(events.by_user.degrees):
-        own = slice(histories.indptr[row], histories.indptr[row + 1])
-        theirs = y[torch.from_numpy(histories.indices[own].astype(np.int64))]
-        confidence = settings.alpha * torch.from_numpy(histories.data[own]).double()
+        own = slice(*events.by_user.starts[row : row + 2])
+        theirs, confidence = y[torch.from_numpy(events.items[own].astype(np.int64))], weights[own].double()
         normal = gram + theirs.T @ (theirs * (confidence - 1).unsqueeze(1))
-        solved[row] = torch.linalg.solve(normal, confidence @ theirs)
+        normal.diagonal().mul_(1 + ridge)
+        solved[row] = torch.linalg.lstsq(normal, (confidence @ theirs).unsqueeze(1)).solution[:, 0]
     vectors = solved.to(opposite.embedding.dtype)
     return Vectors(vectors, vectors)
 

@@ -33,6 +33,7 @@ from hdccf.randomness import generator_for
 from hdccf.recommend import Recommender
 from hdccf.runs import FitOptions, RunFolder
 from hdccf.tracking import open_tensorboard
+from hdccf.warm_start import start_from
 
 Diagnosis = Callable[[Model, Any], dict[str, float]]
 Watch = Callable[[dict[str, Any]], None]
@@ -80,10 +81,12 @@ def fit(
     about: dict[str, Any] | None = None,
     diagnosis: Diagnosis | None = None,
     on_evaluation: Watch | None = None,
+    init_from: str | Path | None = None,
 ) -> Recommender:
     """Trains a model on `split.train`, chooses its epoch on `split.validation`, and gives it back.
 
     With `out` everything is kept in that folder, and training that was stopped goes on with `resume(out)`.
+    With `init_from` it starts from that run's weights, for all users and items that the run has known.
     """
     if not isinstance(split, Split):
         raise ConfigError(
@@ -94,14 +97,22 @@ def fit(
     options = replace(options, threads=options.threads or torch.get_num_threads())
     # What cannot be trained is refused before there is a folder of it.
     training = _Training(split, settings, seed, options, progress, diagnosis, on_evaluation)
-    run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about or {})
+    about = about or {}
+    if init_from is not None:
+        about = {**about, "init_from": training.start_from(init_from)}
+    run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about)
     return training.run(run)
 
 
 def resume(path: str | Path, *, progress: bool = False, diagnosis: Diagnosis | None = None) -> Recommender:
     """Goes on with a run from its last checkpoint; ends as it would have ended undisturbed."""
     run = RunFolder.open(path)
-    return _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis).run(run)
+    training = _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis)
+    # The first checkpoint has what a run started from; only one that was stopped before it asks again.
+    source = run.config["data"].get("init_from")
+    if source is not None and not run.checkpoint.exists():
+        training.start_from(source["run"])
+    return training.run(run)
 
 
 class _Training:
@@ -129,7 +140,7 @@ class _Training:
         self.model = build(settings, split.train, generator_for(seed, "initial values"))
         if isinstance(self.model, torch.nn.Module):
             self.model.to(self.device)
-        self.standing = Standing()
+        self.standing, self.warm = Standing(), False
         self.best: dict[str, Tensor] = {}
         self.last_checkpoint = time.monotonic()
 
@@ -155,6 +166,16 @@ class _Training:
             path=path,
             config=config,
         )
+
+    def start_from(self, source: str | Path) -> dict[str, Any]:
+        self.warm = True
+        found = start_from(self.model, name_of(self.settings), self.split.train, source)
+        if self.progress:
+            note(
+                f"starting from {found['run']}: {found['users']:,} users and {found['items']:,} items known, "
+                f"{found['new_users']:,} and {found['new_items']:,} new"
+            )
+        return found
 
     def _solve(self, model: Solved) -> None:
         started = time.monotonic()
@@ -313,6 +334,8 @@ class _Training:
             return
         if not run.checkpoint.exists():
             run.forget_after(0)
+            if self.warm:
+                self._checkpoint()
             return
         tensors, facts = checkpoint.load(run.checkpoint, self.device)
         of_model = {

@@ -98,6 +98,15 @@ def train(
         Path | None,
         typer.Option(metavar="DIR", help="The run's folder; runs/… if not given.", rich_help_panel=_RUN),
     ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Start from this run's vectors, on data that has grown; users and items are matched by "
+            "their own ids, and new ones start fresh.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -170,6 +179,7 @@ def train(
         progress=True,
         about=about,
         diagnosis=_diagnosis(about, split),
+        init_from=init_from,
     )
     _tell(fitted.path)
 
