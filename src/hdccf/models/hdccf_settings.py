@@ -85,7 +85,10 @@ class HDCCF(BlockSettings):
             "temperature": Real(0.05, 0.5, log=True),
             "user_side": Real(0.0, 0.5),
             "frequency_correction": Real(0.5, 1.0),
-            "omega_items": Real(0.0, 0.01),
+            # Most ω clip most rows at a small τ, and what is clipped learns nothing (decision 096): so none
+            # is one choice of two, and what it could be goes by orders of magnitude.
+            "debiasing": Variant({"off": {"omega_items": 0.0}, "on": {}}),
+            "omega_items": Real(1e-5, 1e-2, log=True, when=("debiasing", "on")),
         },
         blind={"user_vector": "free"},
     )
