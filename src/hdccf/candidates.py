@@ -64,7 +64,7 @@ class Index:
 
     def __init__(self, scorer: VectorScorer) -> None:
         started = time.monotonic()
-        points, self._longest = _item_points(scorer.similarity, scorer.items.embedding)
+        points = _item_points(scorer.similarity, scorer.items.embedding)
         self._index = _empty_index(points.shape[1])
         self._index.add(np.arange(len(points)), points)
         self.n_items = len(points)
@@ -93,7 +93,8 @@ class Index:
 
     def best(self, scorer: VectorScorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
         """Proposed, re-scored by f, cleared of what is unwanted; rows left with too few are done exactly."""
-        if wanted.allowed is not None and int(wanted.allowed.sum()) < self.n_items // 2:
+        few = wanted.allowed is not None and int(wanted.allowed.sum()) < self.n_items // 2
+        if few or not len(rows):
             # Most of what the index finds would be thrown away, and few are left to be scored.
             yield from exact_best(scorer, rows, wanted)
             return
@@ -139,7 +140,7 @@ class Index:
 
 def _item_points(
     similarity: Similarity, vectors: Float[Tensor, "n d"]
-) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.float32]], float]:
+) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
     """Points whose distance to a user's point orders items as f does (as f without modulation does).
 
     Unit vectors are nearest where their cosine is greatest. A dot product becomes a distance by one more
@@ -147,13 +148,12 @@ def _item_points(
     """
     x = vectors.detach()
     if isinstance(similarity, Euclidean):
-        return _as_points(within_ball(x)), 1.0
+        return _as_points(within_ball(x))
     if not _is_product(similarity):
-        return _as_points(unit(x)), 1.0
+        return _as_points(unit(x))
     lengths = x.square().sum(1)
-    longest = float(lengths.max())
-    rest = (longest - lengths).clamp_min(0).sqrt().unsqueeze(1)
-    return _as_points(torch.cat([x, rest], 1)), longest
+    rest = (lengths.max() - lengths).clamp_min(0).sqrt().unsqueeze(1)
+    return _as_points(torch.cat([x, rest], 1))
 
 
 def _user_points(

@@ -1,0 +1,137 @@
+"""The best of a catalogue: exactly, and through an index that proposes what f then puts in order."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graphs import interactions, small_split
+from hdccf import candidates
+from hdccf.candidates import Best, Index, Wanted, exact_best
+from hdccf.data.graph import Neighbours
+from hdccf.data.prepare import predefined_split
+from hdccf.errors import ConfigError
+from hdccf.models import MODELS
+from hdccf.models.base import VectorScorer
+from hdccf.recommend import Recommender
+from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Similarity, Vectors
+from hdccf.trainer import fit
+from training import quick
+
+N_USERS, N_ITEMS = 12, 900
+
+SIMILARITIES: dict[str, Similarity] = {
+    "cosine": Cosine(),
+    "dot": Dot(),
+    "euclidean": Euclidean(),
+    "modulated": Modulated(6, generator=torch.Generator().manual_seed(0)),
+    "modulated, not normalised": Modulated(6, normalise=False, generator=torch.Generator().manual_seed(0)),
+}
+
+
+def scorer_of(similarity: Similarity) -> VectorScorer:
+    """Vectors of all lengths, so that a dot product and a cosine differ."""
+    generator = torch.Generator().manual_seed(1)
+    users, items = torch.randn(N_USERS, 6, generator=generator), torch.randn(N_ITEMS, 6, generator=generator)
+    lengths = 0.2 + torch.rand(N_ITEMS, 1, generator=generator)
+    return VectorScorer(similarity, Vectors(users, users), Vectors(items * lengths, items))
+
+
+def seen(share: float) -> Neighbours:
+    rng = np.random.default_rng(0)
+    pairs = [(int(u), int(i)) for u, i in np.argwhere(rng.random((N_USERS, N_ITEMS)) < share)]
+    return Neighbours.of(interactions(pairs, n_users=N_USERS, n_items=N_ITEMS).by_user, N_ITEMS)
+
+
+def together(found: Any) -> Best:
+    return Best(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+
+
+@pytest.mark.parametrize("name", sorted(SIMILARITIES))
+def test_what_the_index_proposes_and_f_orders_is_what_is_exact(name: str) -> None:
+    scorer = scorer_of(SIMILARITIES[name])
+    index = Index(scorer)
+    rows = torch.tensor([3, 0, 3, 11])
+    wanted = Wanted(10, seen(0.02), None)
+    exact = together(exact_best(scorer, rows, wanted))
+    found = together(index.best(scorer, rows, wanted))
+    assert found.rows.equal(rows)
+    same = (exact.items.unsqueeze(2) == found.items.unsqueeze(1)).any(2).double().mean()
+    assert same > (0.8 if "modulated" in name else 0.95)
+    assert index.recall > (0.8 if "modulated" in name else 0.95)
+    torch.testing.assert_close(found.scores, scorer.score_rows(rows, found.items))
+
+
+def test_the_recall_is_that_of_the_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_POOL", 10)
+    monkeypatch.setattr(candidates, "_POOL_PER_K", 1)
+    scorer = scorer_of(SIMILARITIES["modulated, not normalised"])
+    index = Index(scorer)
+    rows = torch.arange(N_USERS)
+    exact = together(exact_best(scorer, rows, Wanted(10, None, None)))
+    proposed = index.propose(scorer, rows, 10)
+    share = np.mean(
+        [len({*a} & {*b}) / 10 for a, b in zip(exact.items.tolist(), proposed.tolist(), strict=True)]
+    )
+    assert index.recall == pytest.approx(share)
+    assert 0 < index.recall < 1  # the modulation is not in the index
+    assert f"recall@10 {index.recall:.3f}" in repr(index)
+
+
+def test_who_has_had_nearly_everything_still_gets_what_is_left() -> None:
+    scorer = scorer_of(Dot())
+    index = Index(scorer)
+    wanted = Wanted(15, seen(0.99), None)
+    assert wanted.seen is not None
+    rows = torch.arange(N_USERS)
+    exact, found = (together(x) for x in (exact_best(scorer, rows, wanted), index.best(scorer, rows, wanted)))
+    assert found.scores.isneginf().equal(exact.scores.isneginf())
+    assert found.items[~found.scores.isneginf()].equal(exact.items[~exact.scores.isneginf()])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_only_what_is_allowed_comes_through_the_index(share: float) -> None:
+    scorer = scorer_of(Cosine())
+    allowed = torch.rand(N_ITEMS, generator=torch.Generator().manual_seed(2)) < share
+    wanted = Wanted(20, None, allowed)
+    rows = torch.arange(N_USERS)
+    exact, found = (
+        together(x) for x in (exact_best(scorer, rows, wanted), Index(scorer).best(scorer, rows, wanted))
+    )
+    assert allowed[found.items].all()
+    assert (exact.items == found.items).double().mean() > 0.9
+
+
+def test_a_recommender_takes_the_index_above_the_limit_only(capsys: pytest.CaptureFixture[str]) -> None:
+    trained = fit(small_split(), quick("block", epochs=1))
+    exact = trained.recommend(["u1", "u4"], k=5)
+    assert capsys.readouterr().err == ""
+    for limit, used in ((29, True), (30, False)):
+        again = Recommender(trained.model, trained.settings, trained.split, seed=0, index_above=limit)
+        found = again.recommend(["u1", "u4"], k=5)
+        assert found.drop("score").equals(exact.drop("score"))
+        assert (again.index is not None) == used
+        assert ("index of 30 items, built in" in capsys.readouterr().err) == used
+        new = again.recommend_for_items([[100, 101]], k=5)
+        assert new.drop("score").equals(trained.recommend_for_items([[100, 101]], k=5).drop("score"))
+
+
+def test_without_vectors_there_is_nothing_to_index() -> None:
+    trained = fit(predefined_split(small_split().train), MODELS["ease"].settings())
+    asked = Recommender(trained.model, trained.settings, trained.split, seed=0, index_above=10)
+    with pytest.raises(ConfigError, match=r"^ease has no item vectors to index; leave out index_above=10$"):
+        asked.recommend(["u1"])
+
+
+def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
+    with pytest.raises(ConfigError, match=r"needs usearch; install it with: pip install 'hdccf\[index\]'$"):
+        Index(scorer_of(Dot()))
+
+
+def test_nobody_is_proposed_nothing() -> None:
+    scorer = scorer_of(Dot())
+    index = Index(scorer)
+    assert index.propose(scorer, torch.arange(0), 5).shape == (0, 5)
+    assert not len(together(index.best(scorer, torch.arange(0), Wanted(3, seen(0.1), None))).rows)

@@ -1,0 +1,83 @@
+"""Vectors and vocabularies as files: what they hold gives the model's scores without the model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from graphs import small_split
+from hdccf.errors import ConfigError, HdccfError
+from hdccf.models import MODELS
+from hdccf.recommend import Recommender
+from hdccf.trainer import fit
+from training import quick
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Recommender:
+    return fit(small_split(), quick("history", epochs=1))
+
+
+def unit(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(x, axis=1, keepdims=True)
+    return np.asarray(x / lengths)
+
+
+def test_parquet_gives_the_scores_again(fitted: Recommender, tmp_path: Path) -> None:
+    fitted.export(tmp_path / "out")
+    users, items = (pl.read_parquet(tmp_path / "out" / f"{kind}.parquet") for kind in ("users", "items"))
+    assert users["id"].to_list() == fitted.split.train.user_ids.to_list()
+    assert items["id"].to_list() == fitted.split.train.item_ids.to_list()
+    assert items.columns == ["id", "vector", "history_vector"]
+    scores = unit(users["vector"].to_numpy()) @ unit(items["vector"].to_numpy()).T
+    expected = fitted.scorer().score_block(torch.arange(40)).numpy()
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-5)
+    meta = json.loads((tmp_path / "out" / "meta.json").read_text())
+    assert (meta["model"], meta["similarity"], meta["history"]) == ("hdccf", "cosine", "all")
+    assert meta["contents"]["items"] == {"vector": [30, 4], "history_vector": [30, 4]}
+
+
+def test_numpy_holds_the_same_and_nothing_is_pickled(fitted: Recommender, tmp_path: Path) -> None:
+    fitted.export(tmp_path / "a")
+    fitted.export(tmp_path / "b", file_format="numpy")
+    held = {file.stem: np.load(file, allow_pickle=False) for file in (tmp_path / "b").glob("*.npy")}
+    assert sorted(held) == ["items_history_vector", "items_id", "items_vector", "users_id", "users_vector"]
+    assert held["users_id"].tolist() == fitted.split.train.user_ids.to_list()
+    assert held["items_id"].tolist() == fitted.split.train.item_ids.to_list()
+    frame = pl.read_parquet(tmp_path / "a" / "users.parquet")
+    np.testing.assert_array_equal(held["users_vector"], frame["vector"].to_numpy())
+
+
+def test_weights_between_items_and_separate_factors_are_exported(tmp_path: Path) -> None:
+    ease = fit(small_split(), MODELS["ease"].settings())
+    ease.export(tmp_path / "ease")
+    weights = pl.read_parquet(tmp_path / "ease" / "items.parquet")["weights"].to_numpy()
+    np.testing.assert_array_equal(weights, ease.model.state_dict()["weights"])
+    assert pl.read_parquet(tmp_path / "ease" / "users.parquet").columns == ["id"]
+    modulated = fit(small_split(), quick("modulated", epochs=1))
+    modulated.export(tmp_path / "modulated", file_format="numpy")
+    held = np.load(tmp_path / "modulated" / "users_factors.npy")
+    np.testing.assert_array_equal(held, modulated.model.state_dict()["users.factors"])
+
+
+def test_a_folder_is_replaced_only_where_asked_for(fitted: Recommender, tmp_path: Path) -> None:
+    fitted.export(tmp_path / "out", file_format="numpy")
+    with pytest.raises(HdccfError, match="out exists; "):
+        fitted.export(tmp_path / "out")
+    assert (tmp_path / "out" / "users_vector.npy").exists()
+    fitted.export(tmp_path / "out", overwrite=True)
+    assert not (tmp_path / "out" / "users_vector.npy").exists()
+    assert (tmp_path / "out" / "users.parquet").exists()
+
+
+def test_what_cannot_be_exported_is_said(fitted: Recommender, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^format='csv' is unknown; choose one of \['parquet', 'numpy'\]$"):
+        fitted.export(tmp_path / "out", file_format="csv")
+    popular = fit(small_split(), MODELS["most-popular"].settings())
+    with pytest.raises(ConfigError, match=r"^most-popular has neither vectors nor weights to export; "):
+        popular.export(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
