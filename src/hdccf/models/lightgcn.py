@@ -131,8 +131,8 @@ class SmoothedFactors(nn.Module):
         p, q, others = torch.split(looked_up, sizes)
         others = others.view(*negatives.shape, others.shape[1])
         return PairScores(
-            torch.einsum("bd,bd->b", p, q),
-            torch.einsum("bd,bsd->bs", p, others),
+            (p * q).sum(1),
+            (p.unsqueeze(1) * others).sum(2),
             # The penalty is of what is learned, not of what the graph makes of it.
             (functional.embedding(nodes, self.embedding),),
         )
