@@ -112,17 +112,18 @@ class Runner:
     def _trained_and_tested(self, run: Run) -> tuple[Record, Evaluation]:
         folder = self.work / run.key
         started = time.monotonic()
-        split, training = self.split, {}
+        split, training, seconds = self.split, {}, 0.0
         trained = isinstance(run.settings, TrainingSettings)
         if trained or not run.retrain:
             fitted = self._fit(folder, self.split, run.settings, run.seed)
-            training = _training_facts(folder)
+            training, seconds = _training_facts(folder), fitted.seconds
         if run.retrain:
             split, settings = all_training(self.split), run.settings
             if isinstance(settings, TrainingSettings):
                 epochs = training["best_epoch"]
                 settings = settings.changed(epochs=epochs, evaluate_every=epochs)
             fitted = self._fit(folder.with_name(f"{folder.name}-all"), split, settings, run.seed)
+            seconds += fitted.seconds
         found = self._evaluate(run, fitted, split)
         record = {
             **run.facts(),
@@ -130,7 +131,7 @@ class Runner:
             "changed": sorted(run.settings.model_dump(exclude_defaults=True)),
             "values": _asked(found, run),
             **training,
-            "seconds": round(fitted.seconds, 3),
+            "seconds": round(seconds, 3),
             "wall_seconds": round(time.monotonic() - started, 3),
             **_provenance(),
         }
@@ -224,7 +225,9 @@ class _Clock:
         self._took: dict[str, list[float]] = {}
         for record in records:
             if record["model"] in models and pending and record["dataset"] == pending[0].dataset:
-                self._took.setdefault(record["model"], []).append(record["wall_seconds"])
+                # A run that was gone on with has its last part on the wall's clock only.
+                seconds = max(record["wall_seconds"], record["seconds"])
+                self._took.setdefault(record["model"], []).append(seconds)
 
     def took(self, run: Run, seconds: float) -> None:
         self._took.setdefault(run.model, []).append(seconds)

@@ -160,12 +160,12 @@ def _legend(results: Results) -> str:
 
 
 def _settings(results: Results) -> str:
-    head = ["model", "settings", "seeds", "epoch", "seconds a run"]
+    head = ["model", "settings", "seeds", "epoch", "training seconds"]
     rows = []
     for row in results.rows:
         records = results.outcome.records[row.label]
         epochs = ", ".join(str(record.get("best_epoch", "–")) for record in records)
-        seconds = sum(record["wall_seconds"] for record in records) / len(records)
+        seconds = sum(record["seconds"] for record in records) / len(records)
         rows.append([TITLES[row.label], row.origin, str(len(records)), epochs, f"{seconds:.0f}"])
     return markdown_table(head, rows)
 
