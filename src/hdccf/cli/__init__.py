@@ -13,6 +13,7 @@ from hdccf.cli import data as data_commands
 from hdccf.cli import evaluate as evaluate_commands
 from hdccf.cli import recommend as recommend_commands
 from hdccf.cli import reproduce as reproduce_commands
+from hdccf.cli import serve as serve_commands
 from hdccf.cli import train as train_commands
 from hdccf.cli import tune as tune_commands
 from hdccf.cli import verify as verify_commands
@@ -46,6 +47,9 @@ app.command("explain", epilog="Examples: hdccf explain RUN 196  ·  hdccf explai
     answering_commands.explain
 )
 app.command("export", epilog="Example: hdccf export RUN --out vectors")(answering_commands.export)
+app.command("serve", epilog="Examples: hdccf serve RUN  ·  hdccf serve RUN --port 9000 --watch")(
+    serve_commands.serve
+)
 app.command("models", epilog="Example: hdccf models hdccf")(recommend_commands.models)
 app.command("evaluate", epilog="Then: hdccf compare RUN_A RUN_B")(evaluate_commands.evaluate)
 app.command("compare")(evaluate_commands.compare)

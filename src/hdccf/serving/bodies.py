@@ -1,0 +1,254 @@
+"""Requests and answers, with their limits. What does not fit is refused (422) before anything is scored."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+MAX_USERS = 256
+"""Users, or pairs of similar nodes, in a request; ask again for more."""
+MAX_HISTORY = 1000
+"""Items that a new user comes with, or that are to be explained or compared."""
+MAX_LISTED = 10_000
+"""Items that are allowed or denied."""
+MAX_PAIRS = 1000
+MAX_K = 500
+MAX_TOP = 100
+MAX_QUERY = 200
+MAX_FOUND = 100
+
+Id = Annotated[
+    Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
+    | Annotated[str, Field(strict=True, min_length=1, max_length=256)],
+    Field(description="As in the data that was trained on; a number and its text are the same id."),
+]
+K = Annotated[int, Field(strict=True, ge=1, le=MAX_K, description="How many each, or all there are.")]
+Users = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
+Items = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
+History = Annotated[
+    list[Id],
+    Field(
+        min_length=1,
+        max_length=MAX_HISTORY,
+        description="What somebody new has had, the last the latest.",
+    ),
+]
+Listed = Annotated[list[Id], Field(max_length=MAX_LISTED)]
+
+
+class Body(BaseModel):
+    """Unknown names are refused: a misspelt `inclued_seen` must not be silently without effect."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class _Limits(Body):
+    k: K = 10
+    include_seen: bool = Field(default=False, strict=True)
+    """Whether also what they have had may be recommended."""
+    allow: Listed | None = None
+    """Only these items; ids that are not in the catalogue are passed over."""
+    deny: Listed | None = None
+    """None of these items."""
+
+
+class RecommendToUsers(_Limits):
+    """For users that the model knows."""
+
+    users: Users
+
+
+class RecommendToItems(_Limits):
+    """For somebody new, who is known by a list of items."""
+
+    items: History
+
+
+class SimilarItems(Body):
+    """Items like these."""
+
+    items: Items
+    k: K = 10
+
+
+class SimilarUsers(Body):
+    """Users like these."""
+
+    users: Users
+    k: K = 10
+
+
+class Pair(Body):
+    user: Id
+    item: Id
+
+
+class ScoreBody(Body):
+    """Pairs of a user and an item."""
+
+    pairs: list[Pair] = Field(min_length=1, max_length=MAX_PAIRS)
+
+
+class _Reasons(Body):
+    items: Items | None = None
+    """What to explain; the best k if not given."""
+    k: Annotated[int, Field(strict=True, ge=1, le=MAX_TOP)] = 3
+    """How many of the best, where no items are given."""
+    top: Annotated[int, Field(strict=True, ge=1, le=MAX_TOP)] = 5
+    """How many reasons each."""
+
+
+class ExplainToUser(_Reasons):
+    """For a user that the model knows."""
+
+    user: Id
+
+
+class ExplainToHistory(_Reasons):
+    """For somebody new, who is known by a list of items."""
+
+    had: History
+
+
+def _by(*names: str) -> Discriminator:
+    """Which shape a body has is told by the first of these names that is in it."""
+
+    def tag(value: Any) -> str | None:
+        held = value if isinstance(value, dict) else vars(value) if isinstance(value, Body) else {}
+        return next((f"by {name}" for name in names if name in held), None)
+
+    return Discriminator(
+        tag,
+        custom_error_type="shape",
+        custom_error_message=f"give either {' or '.join(names)}",
+    )
+
+
+RecommendBody = Annotated[
+    Annotated[RecommendToUsers, Tag("by users")] | Annotated[RecommendToItems, Tag("by items")],
+    _by("users", "items"),
+]
+SimilarBody = Annotated[
+    Annotated[SimilarItems, Tag("by items")] | Annotated[SimilarUsers, Tag("by users")],
+    _by("items", "users"),
+]
+ExplainBody = Annotated[
+    Annotated[ExplainToUser, Tag("by user")] | Annotated[ExplainToHistory, Tag("by had")],
+    _by("user", "had"),
+]
+
+
+class Answer(BaseModel):
+    """What every answer has."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    model: str
+    """The version of the model that answered; /v1/model says more."""
+
+
+class ScoredItem(BaseModel):
+    item: int | str
+    score: float
+    title: str | None = None
+
+
+class RecommendedList(BaseModel):
+    user: int | str | None
+    """Whose list; null for somebody new."""
+    items: list[ScoredItem]
+    """Best first."""
+
+
+class Recommended(Answer):
+    lists: list[RecommendedList]
+    """One for each user, in the order that was asked for; a user who was named twice has one."""
+
+
+class SimilarNode(BaseModel):
+    id: int | str
+    score: float
+    title: str | None = None
+
+
+class SimilarList(BaseModel):
+    id: int | str
+    similar: list[SimilarNode]
+    """Most alike first, without itself."""
+
+
+class Similar(Answer):
+    by: str
+    """What they are compared by, in words."""
+    lists: list[SimilarList]
+
+
+class ScoredPair(BaseModel):
+    user: int | str
+    item: int | str
+    score: float
+    title: str | None = None
+
+
+class Scored(Answer):
+    pairs: list[ScoredPair]
+    """In the order that was asked for."""
+
+
+class Reason(BaseModel):
+    item: int | str
+    """One of the user's own."""
+    contribution: float
+    share: float
+    """Of the sum of all that speak for the item; below zero if it speaks against it."""
+    title: str | None = None
+
+
+class ExplainedItem(ScoredItem):
+    because: list[Reason]
+    """The loudest first."""
+
+
+class Explained(Answer):
+    surrogate: str
+    """What the contributions add up to, in words."""
+    agreement: float | None
+    """Kendall's τ of the surrogate with the model over the user's candidates: 1 is the same order."""
+    items: list[ExplainedItem]
+
+
+class FoundItem(BaseModel):
+    item: int | str
+    title: str | None
+    users: int
+    """How many have had it."""
+
+
+class FoundItems(Answer):
+    items: list[FoundItem]
+
+
+class FoundUser(BaseModel):
+    user: int | str
+    events: int
+
+
+class FoundUsers(Answer):
+    users: list[FoundUser]
+
+
+class ModelFacts(Answer):
+    name: str
+    """As in hdccf models."""
+    run: str
+    """The name of the run's folder."""
+    users: int
+    items: int
+    events: int
+    loaded_at: float
+    """Seconds since 1970."""
+    last_rejection: str | None
+    """Why the last new model was not taken, if it was not."""
+
+
+class Reloaded(Answer):
+    detail: str

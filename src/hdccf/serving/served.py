@@ -1,0 +1,129 @@
+"""The model that answers, and the one that takes its place.
+
+A request takes `current` once and keeps it to its end, so that every answer comes from one model and no
+request waits for a swap. The old model goes when its last request has ended.
+"""
+
+import hashlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from hdccf.errors import RunError
+from hdccf.recommend import Recommender, load_run
+from hdccf.serving.titles import Catalogue, People
+
+log = logging.getLogger("hdccf.serving")
+
+Signature = tuple[object, ...]
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model in use, with what is looked up beside it."""
+
+    recommender: Recommender
+    version: str
+    """Begins the SHA-256 of the weights: two answers with the same version come from the same model."""
+    path: Path
+    loaded_at: float = field(default_factory=time.time)
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        return Catalogue.of(self.recommender.events)
+
+    @cached_property
+    def people(self) -> People:
+        return People.of(self.recommender.events)
+
+
+Loader = Callable[[Path], Served]
+
+
+def load(path: Path, *, index_above: int | None = None) -> Served:
+    """Opens a run and tries it: what it returns has answered once, with numbers."""
+    # Resolved once: a link that is set to another run meanwhile must not give half of each.
+    folder = path.resolve()
+    recommender, version = _read(folder, index_above)
+    served = Served(recommender, version, folder)
+    # Also what the first request would otherwise wait for.
+    user = recommender.split.train.user_ids.head(1)
+    scores = recommender.recommend(user, k=10, include_seen=True)["score"].to_list()
+    if not scores or not all(math.isfinite(score) for score in scores):
+        raise RunError(f"the model of {folder} scores {scores[:3]}, which are no numbers; train again")
+    recommender.similar_items(recommender.split.train.item_ids.head(1), k=1)
+    served.catalogue.search("", 1)
+    served.people.search("", 1)
+    return served
+
+
+def signature(path: Path) -> Signature:
+    """Changes when the run behind `path` gets other weights, or `path` becomes a link to another run."""
+    folder = path.resolve()
+    try:
+        stat = (folder / "best.safetensors").stat()
+    except OSError:
+        return (folder,)
+    return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an attempt to take a new model."""
+
+    accepted: bool
+    version: str
+    """Of the model that answers now."""
+    detail: str
+
+
+class Holder:
+    """Holds the model of a run's folder; `reload` replaces it if the new one loads, and only then."""
+
+    def __init__(self, path: Path, loader: Loader = load) -> None:
+        self.path = path
+        self._load = loader
+        self._reloading = threading.Lock()
+        self._seen = signature(path)
+        self.current = loader(path)
+        self.last_rejection: str | None = None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the weights are others than at the last attempt. What was rejected is not tried again."""
+        return signature(self.path) != self._seen
+
+    def reload(self) -> Outcome:
+        """Loads beside the old model, in the calling thread; one at a time."""
+        with self._reloading:
+            self._seen = signature(self.path)
+            try:
+                new = self._load(self.path)
+            except Exception as error:
+                # Whatever is wrong with a new model, foreseen or not, the old one goes on.
+                detail = " ".join(str(error).split()) or type(error).__name__
+                self.last_rejection = detail
+                log.warning("the new model was rejected, the old one goes on: %s", detail)
+                return Outcome(False, self.current.version, detail)
+            old, self.current = self.current, new
+            self.last_rejection = None
+            same = " (the same weights)" if old.version == new.version else ""
+            return Outcome(True, new.version, f"{new.path} answers now{same}")
+
+
+def _read(folder: Path, index_above: int | None) -> tuple[Recommender, str]:
+    """The model and the version of exactly its weights, which a training may be replacing meanwhile."""
+    for _ in range(_ATTEMPTS):
+        before = signature(folder)
+        recommender = load_run(folder, index_above=index_above)
+        with (folder / "best.safetensors").open("rb") as opened:
+            version = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+        if signature(folder) == before:
+            return recommender, version
+    raise RunError(f"the weights of {folder} change faster than they can be read; wait for its training")

@@ -1,0 +1,77 @@
+"""What can be configured: in a TOML file, or by options of `hdccf serve`, which come after it."""
+
+import ipaddress
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from hdccf.config import Settings
+from hdccf.errors import ConfigError
+
+KEY_HEADER = "X-API-Key"
+_SHORTEST_KEY = 16
+
+
+class ServeSettings(Settings):
+    """How to serve."""
+
+    host: str = "127.0.0.1"
+    """Where to listen; the default can be reached from this machine only."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """0 takes a free one and says which."""
+    api_key_file: Path | None = None
+    """A file with a key that every request but those for health and the page's own files must carry."""
+    cors_origins: tuple[str, ...] = ()
+    """Pages of these origins may call from a browser; ["*"] allows all of them."""
+    watch: bool = False
+    """Whether to take a new model as soon as the run's weights change."""
+    watch_seconds: float = Field(default=2.0, gt=0)
+    """How often to look."""
+    threads: int = Field(default=2, ge=1, le=64)
+    """Requests that are scored at the same time; as many as there are processors is right."""
+    waiting: int = Field(default=64, ge=0)
+    """Requests that may wait for a thread; more are told to come back (503)."""
+    timeout_seconds: float = Field(default=10.0, gt=0)
+    """What an answer may take, and a body to arrive; then there is a 504, or a 408."""
+    shutdown_seconds: int = Field(default=10, ge=1)
+    """How long requests under way may take to end when the server is stopped."""
+    max_body_bytes: int = Field(default=1 << 20, ge=1024)
+    """Larger bodies are refused (413) before they are read."""
+    index_above: int | None = Field(default=None, ge=0)
+    """With more items than this an approximate index proposes them; needs the extra `index`."""
+
+    @model_validator(mode="after")
+    def _origins_are_origins(self) -> Self:
+        for origin in self.cors_origins:
+            if origin != "*" and (not origin.startswith(("http://", "https://")) or origin.count("/") != 2):
+                raise ValueError(
+                    f"cors_origins has {origin!r}, which is no origin; write it as https://shop.example, "
+                    'without a path, or "*" for all'
+                )
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody outside this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def api_key(self) -> str | None:
+        """The key, read from its file; None where none is asked for."""
+        if self.api_key_file is None:
+            return None
+        try:
+            key = self.api_key_file.read_text(encoding="ascii").strip()
+        except (OSError, ValueError) as cause:
+            raise ConfigError(
+                f"the key cannot be read from {self.api_key_file} ({cause}); give a text file of one line"
+            ) from cause
+        if len(key) < _SHORTEST_KEY or not key.isprintable() or " " in key:
+            raise ConfigError(
+                f"{self.api_key_file} holds no usable key; give one line of at least {_SHORTEST_KEY} letters "
+                "and digits, as from: openssl rand -hex 32"
+            )
+        return key
