@@ -43,7 +43,10 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"frequency_correction": 1.1}, r"frequency_correction=1.1 .* less than or equal to 1"),
     ({"recency_floor": 1.2}, r"recency_floor=1.2 "),
     ({"recency_half_life": 0}, r"recency_half_life=0 "),
-    ({"loss": "bpr"}, r"loss='bpr' takes one negative a positive; set sampler to in-batch or uniform"),
+    (
+        {"loss": "pointwise"},
+        r"loss='pointwise' takes one negative a positive; set sampler to in-batch or uniform",
+    ),
     ({"mask_observed": False}, r"mask_observed=false .* sampler='block' always masks"),
     ({"user_vector": "history", "sampler": "uniform"}, r"user_vector='history' .* not 'uniform'"),
     ({"item_side": 0, "user_side": 0}, r"item_side=0 and user_side=0 leave nothing to contrast with"),
