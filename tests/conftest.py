@@ -17,6 +17,7 @@ TORCH_ROOMS = [
     "hdccf.evaluation.scorers",
     "hdccf.explain",
     "hdccf.fold_in",
+    "hdccf.lens",
     "hdccf.losses",
     "hdccf.models",
     "hdccf.pairwise",
