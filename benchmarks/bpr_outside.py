@@ -119,7 +119,7 @@ def train_cornac(split: hdccf.Split, values: dict[str, float], seed: int) -> Fou
             "seed": seed,
         }
         script = Path(__file__).parent / "peers" / "cornac_bpr.py"
-        command = [python, script, folder, json.dumps(options)]
+        command = [str(python), str(script), place, json.dumps(options)]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         p, q, b = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in "pqb")
     scorer = _dot(torch.cat([p, torch.ones(len(p), 1)], 1), torch.cat([q, b.unsqueeze(1)], 1))

@@ -15,9 +15,9 @@ import warnings
 from typing import Any
 
 import torch
-from recbole.config import Config  # type: ignore[import-not-found]
-from recbole.data import create_dataset, data_preparation  # type: ignore[import-not-found]
-from recbole.utils import get_model, get_trainer, init_seed  # type: ignore[import-not-found]
+from recbole.config import Config
+from recbole.data import create_dataset, data_preparation
+from recbole.utils import get_model, get_trainer, init_seed
 
 FIXED = {
     "use_gpu": False,
