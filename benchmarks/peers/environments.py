@@ -15,7 +15,7 @@ def python_with(name: str, requirements: tuple[str, ...]) -> Path:
     if not ready.exists() or ready.read_text(encoding="utf-8") != wanted:
         print(f"note: making an environment for {name} in {folder}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
-        subprocess.run(install, check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *requirements], check=True)
         ready.write_text(wanted, encoding="utf-8")
     return python
