@@ -1,0 +1,81 @@
+// Where one is stands in the address: #/user/196, #/taste/50,181, #/negatives/196, #/run.
+
+import { get } from "./api.js";
+import { byId, count } from "./dom.js";
+import { negativesView } from "./negatives.js";
+import { runView } from "./run.js";
+import { tasteView } from "./taste.js";
+import { userView } from "./user.js";
+
+const VIEWS = ["user", "taste", "negatives", "run"];
+const tabs = VIEWS.map((name) => byId(`tab-${name}`));
+const state = { user: null, taste: "" };
+
+function go(view, value = "") {
+  const text = view === "user" || view === "negatives" ? encodeURIComponent(value) : value;
+  const target = `#/${view}${text ? `/${text}` : ""}`;
+  if (location.hash === target) show();
+  else location.hash = target;
+}
+
+const titles = new Map();
+const taste = tasteView(byId("view-taste"), { go, titles });
+const views = {
+  user: userView(byId("view-user"), {
+    go,
+    addToTaste: (entry) => {
+      taste.add(entry);
+    },
+  }),
+  taste: taste.show,
+  negatives: negativesView(byId("view-negatives"), { go }),
+  run: runView(byId("view-run")),
+};
+
+function show() {
+  const [, view = "user", value = ""] = location.hash.match(/^#\/(\w+)(?:\/(.*))?$/) ?? [];
+  const name = VIEWS.includes(view) ? view : "user";
+  if (value && (name === "user" || name === "negatives")) state.user = decodeURIComponent(value);
+  if (name === "taste") state.taste = value;
+  tabs.forEach((tab, k) => {
+    const chosen = VIEWS[k] === name;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    byId(`view-${VIEWS[k]}`).hidden = !chosen;
+  });
+  if (name === "taste") views.taste(state.taste);
+  else if (name === "run") views.run();
+  else if (state.user != null) views[name](state.user);
+}
+
+const valueOf = (name) => (name === "taste" ? state.taste : name === "run" ? "" : (state.user ?? ""));
+tabs.forEach((tab, k) => {
+  tab.addEventListener("click", () => go(VIEWS[k], valueOf(VIEWS[k])));
+  tab.addEventListener("keydown", (event) => {
+    const to = { ArrowRight: k + 1, ArrowLeft: k - 1, Home: 0, End: VIEWS.length - 1 }[event.key];
+    if (to == null) return;
+    event.preventDefault();
+    const next = (to + VIEWS.length) % VIEWS.length;
+    tabs[next].focus();
+    go(VIEWS[next], valueOf(VIEWS[next]));
+  });
+});
+addEventListener("hashchange", show);
+
+async function start() {
+  const problem = byId("problem");
+  try {
+    const [model, found] = await Promise.all([get("/v1/model"), get("/v1/users", { q: "", limit: 20 })]);
+    byId("about").textContent = `${model.name}, run ${model.run}: ${count(model.users)} users, ${count(model.items)} items, ${count(model.events)} events`;
+    document.title = `hdccf: ${model.run}`;
+    // Somebody with a usual history: the most active of all are the least like anybody.
+    state.user ??= found.users.length ? String(found.users.at(-1).user) : null;
+    problem.hidden = true;
+  } catch (error) {
+    problem.textContent = error.message;
+    problem.hidden = false;
+  }
+  show();
+}
+
+start();

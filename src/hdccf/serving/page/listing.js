@@ -1,0 +1,79 @@
+// Recommendations with their reasons, and for each the items like it.
+
+import { post } from "./api.js";
+import { bar, figure, h, named, percent, problem } from "./dom.js";
+
+// `whom` is {user} or {had: […]}, as /v1/explain takes it.
+export async function recommendations(whom, k, { onPick, isLast }) {
+  const asked = "user" in whom ? { users: [whom.user], k } : { items: whom.had, k };
+  const [list] = (await post("/v1/recommend", asked)).lists;
+  if (!isLast()) return null;
+  if (!list.items.length) return { element: h("p", {}, "There is nothing left to recommend."), items: [] };
+  const reasonsOf = new Map();
+  const rows = list.items.map((entry, place) => {
+    const reasons = h("div", { class: "reasons" });
+    reasonsOf.set(String(entry.item), reasons);
+    return h("li", {},
+      h("div", { class: "line" },
+        h("span", { class: "rank" }, String(place + 1)),
+        h("span", { class: "grow" }, named(entry)),
+        h("span", { class: "number soft", title: "the model's score" }, figure(entry.score))),
+      reasons,
+      extras(entry, onPick));
+  });
+  const element = h("div", {}, h("ol", { class: "list" }, rows));
+  explain(whom, list.items, reasonsOf, element, isLast);
+  return { element, items: list.items };
+}
+
+async function explain(whom, items, reasonsOf, element, isLast) {
+  let found;
+  try {
+    found = await post("/v1/explain", { ...whom, items: items.map((entry) => entry.item), top: 3 });
+  } catch (error) {
+    element.append(h("p", { class: "soft" }, `No reasons: ${error.message}`));
+    return;
+  }
+  if (!isLast()) return;
+  for (const item of found.items) {
+    const because = item.because.filter((reason) => reason.share > 0);
+    if (!because.length) continue;
+    reasonsOf.get(String(item.item))?.replaceChildren(
+      "because of ",
+      ...because.flatMap((reason, place) => [place ? ", " : "", named(reason), " ", h("span", { class: "number" }, bar(reason.share), ` ${percent(reason.share, 0)}`)]),
+    );
+  }
+  const agreement = found.agreement == null ? "" : ` It orders this user's candidates as the model does to Kendall's τ = ${found.agreement.toFixed(2)} (1 is the same order).`;
+  element.append(h("p", { class: "soft" }, `Reasons are shares of a surrogate: ${found.surrogate}.${agreement}`));
+}
+
+function extras(entry, onPick) {
+  const place = h("div", {});
+  const title = named(entry);
+  const toggle = h("button", { class: "small", "aria-expanded": "false", "aria-label": `Items like ${title}`, onclick: () => open() }, "Similar items");
+  const open = async () => {
+    if (toggle.getAttribute("aria-expanded") === "true") {
+      toggle.setAttribute("aria-expanded", "false");
+      place.replaceChildren();
+      return;
+    }
+    toggle.setAttribute("aria-expanded", "true");
+    try {
+      place.replaceChildren(await similar(entry.item, onPick));
+    } catch (error) {
+      place.replaceChildren(problem(error));
+    }
+  };
+  const pick = onPick && h("button", { class: "small", "aria-label": `Add ${title} to your taste`, onclick: () => onPick(entry) }, "Add to your taste");
+  return h("div", { class: "reasons" }, h("div", { class: "line" }, toggle, pick), place);
+}
+
+export async function similar(item, onPick) {
+  const found = await post("/v1/similar", { items: [item], k: 8 });
+  const rows = found.lists[0].similar.map((entry) =>
+    h("li", { class: "line" },
+      h("span", { class: "grow" }, entry.title ?? `item ${entry.id}`),
+      h("span", { class: "number" }, figure(entry.score)),
+      onPick && h("button", { class: "small", "aria-label": `Add ${entry.title ?? entry.id} to your taste`, onclick: () => onPick({ item: entry.id, title: entry.title }) }, "Add")));
+  return h("div", {}, h("ul", { class: "list" }, rows), h("p", { class: "soft" }, `Compared by ${found.by}.`));
+}

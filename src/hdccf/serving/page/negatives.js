@@ -1,0 +1,84 @@
+// The negatives lens: what training pushed away from this user, how likely that was wrong, and how hard it pushed.
+
+import { get } from "./api.js";
+import { chart } from "./charts.js";
+import { combobox, users } from "./combobox.js";
+import { bar, count, figure, h, latest, named, paused, percent, problem, say } from "./dom.js";
+
+const STEPS = 100;
+const SOURCES = {
+  bounds: "Nobody knows ω here: this is the geometric middle of the two bounds.",
+  run: "This is the ω the run was trained with.",
+  chosen: "You chose this ω.",
+};
+const CURVES = {
+  unobserved: "not had (this user)",
+  positives: "held out, so liked (all users, in this user's units)",
+  training: "trained on (this user)",
+};
+
+export function negativesView(root, { go }) {
+  const search = combobox({ label: "Search a user by id", path: "/v1/users", read: users, taken: (user) => go("negatives", user) });
+  const slider = h("input", { type: "range", id: "omega", min: 0, max: STEPS, step: 1 });
+  const label = h("output", { for: "omega", class: "number" });
+  const note = h("p", { class: "soft" });
+  const summary = h("p", {});
+  const weights = h("p", { class: "soft" });
+  const table = h("div", {});
+  const curves = h("div", {});
+  root.append(
+    search.element,
+    h("div", { class: "columns even" },
+      h("section", { class: "card", "aria-label": "False negatives" }, h("h2", {}, "Which negatives are false?"), summary,
+        h("p", {}, h("label", { for: "omega" }, "ω, the share of liked items among those not had: "), label), slider, note),
+      h("section", { class: "card", "aria-label": "Densities" }, curves)),
+    h("section", { class: "card", "aria-label": "Hardest negatives" }, h("h2", {}, "The hardest negatives"), weights, table),
+  );
+  let current = null;
+  let bounds = null;
+
+  const omegaAt = (step) => bounds.least * (bounds.most / bounds.least) ** (step / STEPS);
+  const stepOf = (omega) => (bounds.most > bounds.least ? Math.round((STEPS * Math.log(omega / bounds.least)) / Math.log(bounds.most / bounds.least)) : 0);
+
+  const show = latest(async (isLast, user, omega) => {
+    current = user;
+    search.input.value = user;
+    let found;
+    try {
+      found = await get("/v1/page/lens", { user, k: 20, ...(omega != null && { omega }) });
+    } catch (error) {
+      if (isLast()) table.replaceChildren(problem(error));
+      return;
+    }
+    if (!isLast()) return;
+    bounds = found.omega;
+    if (omega == null) slider.value = Math.min(STEPS, Math.max(0, stepOf(bounds.value)));
+    label.textContent = percent(bounds.value, 2);
+    slider.setAttribute("aria-valuetext", percent(bounds.value, 2));
+    note.textContent = `${SOURCES[bounds.source]} From the data ω is at least ${percent(bounds.least, 2)} (so much was held out) and at most ${percent(bounds.most, 2)} (more would make the hardest more than certain).`;
+    summary.textContent = `Of the ${count(found.unobserved)} items that user ${user} does not have in training, about ${found.expected.toFixed(found.expected < 10 ? 1 : 0)} are liked.`;
+    weights.textContent = found.weights
+      ? `Weight: the part of the gradient that pushes this item away, by ${found.weights.stated}. It is as uneven as if ${count(Math.round(found.weights.effective))} of ${count(found.unobserved)} shared it equally.`
+      : "This model's loss does not weigh its negatives by their scores, so no weights are shown.";
+    table.replaceChildren(rowsOf(found));
+    const names = Object.keys(CURVES).filter((name) => found.curves[name]);
+    curves.replaceChildren(chart("Densities of scores", names.map((name) => ({ name: CURVES[name], x: found.grid, y: found.curves[name] })), { area: true, fromZero: true, xLabel: "score" }),
+      h("p", { class: "soft" }, "Where the held-out ones lie high against those not had, a negative is likely false: the probability is ω·p⁺(s)/p(s), at most 1."));
+    say(`${found.items.length} hardest negatives of user ${user}, ω ${percent(bounds.value, 2)}`);
+  });
+  slider.addEventListener("input", paused(() => bounds && show(current, omegaAt(Number(slider.value))), 80));
+  return (user) => show(user, null);
+}
+
+function rowsOf(found) {
+  const cell = (label, ...children) => h("td", { class: "number", "data-label": label }, ...children);
+  const most = Math.max(...found.items.map((entry) => entry.share ?? 0), 1e-12);
+  const rows = found.items.map((entry) =>
+    h("tr", {},
+      h("td", {}, h("span", {}, named(entry), " ", entry.held_out && h("span", { class: "tag warn" }, "held out: false for certain"))),
+      cell("score", figure(entry.score)),
+      cell("false with", h("span", {}, bar(entry.probability, true), ` ${percent(entry.probability)}`)),
+      entry.share != null && cell("weight", h("span", {}, bar(entry.share / most), ` ${percent(entry.share, 2)}`))));
+  const head = ["item", "score", "probability of being false", ...(found.weights ? ["weight in the loss"] : [])];
+  return h("table", { class: "stack" }, h("thead", {}, h("tr", {}, head.map((text, k) => h("th", { class: k ? "number" : "", scope: "col" }, text)))), h("tbody", {}, rows));
+}

@@ -1,0 +1,112 @@
+// The run: how it was trained, on what, with which settings, and how it stands beside the others.
+
+import { get } from "./api.js";
+import { chart } from "./charts.js";
+import { count, figure, h, percent, problem } from "./dom.js";
+
+export function runView(root) {
+  let shown = false;
+  return async () => {
+    if (shown) return;
+    shown = true;
+    try {
+      const [run, beside] = await Promise.all([get("/v1/page/run"), get("/v1/page/runs")]);
+      root.replaceChildren(
+        h("div", { class: "columns even" }, section("This run", facts(run)), section("Its data", data(run.data))),
+        section("Training", ...trained(run)),
+        section("Beside other runs", comparison(beside)),
+        section("Settings", settings(run.settings)),
+      );
+    } catch (error) {
+      shown = false;
+      root.replaceChildren(problem(error));
+    }
+  };
+}
+
+const section = (title, ...children) => h("section", { class: "card", "aria-label": title }, h("h2", {}, title), ...children);
+const pairs = (entries) => h("dl", {}, entries.filter(([, value]) => value != null && value !== "").flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))]));
+
+function facts(run) {
+  const result = run.result;
+  return pairs([
+    ["run", run.name], ["model", run.model], ["data", run.source.source], ["split", run.split.method], ["seed", run.seed],
+    ["best validation", result && figure(result.best_value)], ["at epoch", result && result.best_epoch],
+    ["trained for", result && `${figure(result.seconds)} s`],
+    ...Object.entries(run.test ?? {}).flatMap(([protocol, values]) => ["ndcg@10", "hr@10"].filter((name) => name in values).map((name) => [`test, ${protocol} ${name}`, figure(values[name])])),
+  ]);
+}
+
+function data(found) {
+  const of = (spread) => (spread.median == null ? null : `median ${spread.median}, ${spread.least} to ${count(spread.most)}`);
+  return pairs([
+    ["users", count(found.users)], ["items", count(found.items)], ["training pairs", count(found.interactions)],
+    ["held out", `${count(found.parts.validation)} for validation, ${count(found.parts.test)} for testing`],
+    ["density", percent(found.density, 2)], ["a user has", of(found.interactions_per_user)], ["an item has", of(found.interactions_per_item)],
+    ["from", found.first?.slice(0, 10)], ["to", found.last?.slice(0, 10)],
+  ]);
+}
+
+function trained(run) {
+  if (!run.epochs.length) return [h("p", { class: "soft" }, "This model is not trained in epochs.")];
+  const lines = (kind, wanted = () => true) =>
+    Object.entries(run.curves[kind] ?? {}).filter(([name]) => wanted(name)).map(([name, y]) => ({ name, x: run.epochs, y }));
+  const marks = run.result ? [{ x: run.result.best_epoch, title: "best epoch" }] : [];
+  const options = { xLabel: "epochs", marks };
+  const hard = (name) => name.startsWith("hardness");
+  const charts = [
+    ["Validation", lines("validation")],
+    ["Training loss", lines("training")],
+    ["Share of rows that the lower bound clips (Eq. 16)", lines("clipped"), { fromZero: true }],
+    ["Negatives that share the gradient", lines("diagnostics", (name) => name === "effective-negatives"), { fromZero: true }],
+    ["Hardness: quantiles of the negatives' scores", lines("diagnostics", hard)],
+    ["Shares of negatives", lines("diagnostics", (name) => !hard(name) && name !== "effective-negatives"), { fromZero: true }],
+  ];
+  const made = charts.filter(([, some]) => some.length).map(([title, some, more]) => chart(title, some, { ...options, ...more }));
+  return [h("div", { class: "columns even" }, made), h("p", { class: "soft" }, "The dashed line is the epoch whose weights answer.")];
+}
+
+function comparison({ own, runs }) {
+  const chosen = new Set(runs.slice(0, 6).map((run) => run.name));
+  const place = h("div", {});
+  const fingerprint = runs[0].split.fingerprint;
+  const draw = () => {
+    const lines = runs.filter((run) => chosen.has(run.name)).flatMap((run) => {
+      const [first] = Object.entries(run.curves.validation ?? {});
+      return first ? [{ name: `${run.name} (${first[0]})`, x: run.epochs, y: first[1] }] : [];
+    });
+    place.replaceChildren(chart("Validation of the chosen runs", lines, { xLabel: "epochs" }));
+  };
+  const metrics = [["full", "ndcg@10"], ["full", "hr@10"], ["sampled", "ndcg@10"], ["sampled", "hr@10"]];
+  const rows = runs.map((run) => {
+    const box = h("input", { type: "checkbox", checked: chosen.has(run.name), "aria-label": `Draw ${run.name}`, onchange: () => {
+      if (box.checked) chosen.add(run.name);
+      else chosen.delete(run.name);
+      draw();
+    } });
+    const other = run.split.fingerprint !== fingerprint;
+    const cell = (label, value) => h("td", { class: "number", "data-label": label }, value);
+    return h("tr", {},
+      h("td", {}, h("label", {}, box, ` ${run.name}`), run.name === own && h("span", { class: "tag" }, "answers here"), other && h("span", { class: "tag warn" }, "other data or split")),
+      h("td", { "data-label": "model" }, run.model),
+      cell("validation", run.result ? figure(run.result.best_value) : "unfinished"),
+      metrics.map(([protocol, name]) => cell(`test ${protocol} ${name}`, figure(run.test?.[protocol]?.[name]))),
+      cell("seconds", run.result ? figure(run.result.seconds) : ""));
+  });
+  const head = ["run", "model", "best validation", ...metrics.map(([protocol, name]) => `test ${protocol} ${name}`), "seconds"];
+  draw();
+  return h("div", {},
+    place,
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of runs" }, h("table", { class: "stack" }, h("thead", {}, h("tr", {}, head.map((text, k) => h("th", { scope: "col", class: k > 1 ? "number" : "" }, text)))), h("tbody", {}, rows))),
+    h("p", { class: "soft" }, "Runs in the same folder. Test figures are there once hdccf evaluate RUN was called; hdccf compare says whether a difference is significant."));
+}
+
+function settings(rows) {
+  const table = (some) => h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Settings" }, h("table", {},
+    h("thead", {}, h("tr", {}, ["setting", "value", "what it does"].map((text) => h("th", { scope: "col" }, text)))),
+    h("tbody", {}, some.map((row) => h("tr", {}, h("td", {}, row.name), h("td", { class: "number" }, String(row.value ?? "none")), h("td", {}, row.meaning))))));
+  const changed = rows.filter((row) => row.changed);
+  return h("div", {},
+    changed.length ? table(changed) : h("p", {}, "All settings have their defaults."),
+    h("details", {}, h("summary", {}, `All ${rows.length} settings`), table(rows)));
+}

@@ -1,0 +1,46 @@
+// A known user: what they have had, and what the model makes of it.
+
+import { get } from "./api.js";
+import { combobox, users } from "./combobox.js";
+import { count, h, latest, named, problem, say } from "./dom.js";
+import { recommendations } from "./listing.js";
+
+const K = 10;
+
+export function userView(root, { go, addToTaste }) {
+  const search = combobox({ label: "Search a user by id", path: "/v1/users", read: users, taken: (user) => go("user", user) });
+  const history = h("div", {});
+  const list = h("div", {});
+  const title = h("h2", {}, "Recommendations");
+  root.append(
+    search.element,
+    h("div", { class: "columns" },
+      h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "What they have had"), history),
+      h("section", { class: "card", "aria-label": "Recommendations" }, title, list)),
+  );
+
+  const showHistory = async (user, isLast) => {
+    const found = await get("/v1/page/history", { user, limit: 50 });
+    if (!isLast()) return;
+    const rows = found.items.map((entry) =>
+      h("li", { class: "line" },
+        h("span", { class: "grow" }, named(entry), " ", entry.held_out && h("span", { class: "tag", title: "Training never saw it" }, "held out")),
+        h("span", { class: "soft number" }, entry.time ?? "")));
+    const more = found.events > rows.length ? `, the latest ${rows.length} here` : "";
+    history.replaceChildren(h("p", { class: "soft" }, `${count(found.events)} events${more}, the latest first`), h("ol", { class: "list" }, rows));
+  };
+  const showList = async (user, isLast) => {
+    const found = await recommendations({ user }, K, { onPick: addToTaste, isLast });
+    if (!found) return;
+    list.replaceChildren(found.element);
+    say(`${found.items.length} recommendations for user ${user}`);
+  };
+  return latest(async (isLast, user) => {
+    search.input.value = user;
+    title.textContent = `Recommendations for user ${user}`;
+    await Promise.all([
+      showHistory(user, isLast).catch((error) => isLast() && history.replaceChildren(problem(error))),
+      showList(user, isLast).catch((error) => isLast() && list.replaceChildren(problem(error))),
+    ]);
+  });
+}

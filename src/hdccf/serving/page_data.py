@@ -1,0 +1,171 @@
+"""What the page asks for beyond the public endpoints: histories, the negatives lens, and the run.
+
+`page_router` is included by the app. These endpoints may change with the page, so that they are no part of
+the description that others program against.
+"""
+
+import threading
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from fastapi import APIRouter, Query
+
+from hdccf.errors import DataError
+from hdccf.lens import Lens, UserNegatives, look, negatives_of
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.recommend import Recommender
+from hdccf.reporting.facts import data_facts, facts_of, runs_beside, settings_table
+from hdccf.runs import RunFolder
+from hdccf.serving.access import Service, require_known
+from hdccf.serving.bodies import MAX_TOP
+from hdccf.serving.served import Served
+
+page_router = APIRouter(prefix="/v1/page", include_in_schema=False)
+
+UserId = Annotated[str, Query(min_length=1, max_length=256)]
+_MOST_HISTORY = 200
+_DIGITS = 6
+
+_lenses: WeakKeyDictionary[Recommender, Lens] = WeakKeyDictionary()
+_making = threading.Lock()
+
+
+@page_router.get("/history")
+async def history(
+    service: Service, user: UserId, limit: Annotated[int, Query(ge=1, le=_MOST_HISTORY)] = 50
+) -> dict[str, Any]:
+    """What a user has had, the latest first, and which of it was held out from training."""
+    return await service.answer(lambda served: _history(served, user, limit))
+
+
+@page_router.get("/lens")
+async def lens(
+    service: Service,
+    user: UserId,
+    k: Annotated[int, Query(ge=1, le=MAX_TOP)] = 20,
+    omega: Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)] = None,
+) -> dict[str, Any]:
+    """The hardest unobserved items of a user, as training saw them; without `omega` the lens chooses it."""
+    return await service.answer(lambda served: _lens(served, user, k, omega))
+
+
+@page_router.get("/run")
+async def run(service: Service) -> dict[str, Any]:
+    """The run that answers: settings, data, curves."""
+    return await service.answer(_run)
+
+
+@page_router.get("/runs")
+async def runs(service: Service) -> dict[str, Any]:
+    """The run that answers and those in the same folder, with their curves and kept evaluations."""
+    return await service.answer(_runs)
+
+
+# -- jobs, in a thread of the pool ---------------------------------------------------------------------------
+
+
+def lens_of(known: Recommender) -> Lens:
+    """Made once for each model; it goes when the model goes."""
+    with _making:
+        found = _lenses.get(known)
+        if found is None:
+            found = _lenses[known] = look(known, known.split)
+        return found
+
+
+def _row(known: Recommender, user: str) -> int:
+    require_known(known.users, [user])
+    return int(known.users.codes([user])[0])
+
+
+def _history(served: Served, user: str, limit: int) -> dict[str, Any]:
+    known = served.recommender
+    row = _row(known, user)
+    events = known.events
+    places = np.arange(*events.by_user.starts[row : row + 2])[::-1]
+    trained = set(known.split.train.by_user.of(row).tolist())
+    rows = []
+    for place in places[:limit]:
+        item = int(events.items[place])
+        rows.append(
+            {
+                **_named(known, item),
+                "time": None if events.times is None else _day(int(events.times[place])),
+                "held_out": item not in trained,
+            }
+        )
+    return {"user": user, "events": len(places), "items": rows}
+
+
+def _lens(served: Served, user: str, k: int, omega: float | None) -> dict[str, Any]:
+    known = served.recommender
+    row = _row(known, user)
+    made = lens_of(known)
+    chosen, source = _omega(known, made, omega)
+    found = negatives_of(made, known.model, known.settings, known, known.split, row, k=k, omega=chosen)
+    shares = found.all_shares
+    return {
+        "user": user,
+        "omega": {"value": chosen, "source": source, "least": made.least, "most": made.most},
+        "expected": round(found.expected, 2),
+        "unobserved": known.n_items - len(known.split.train.by_user.of(row)),
+        "weights": None if shares is None else {"stated": shares.stated, "effective": shares.effective},
+        "items": _rows(known, found),
+        "grid": _rounded(found.grid),
+        "curves": {name: _rounded(values) for name, values in found.curves.items()},
+    }
+
+
+def _omega(known: Recommender, made: Lens, asked: float | None) -> tuple[float, str]:
+    """The ω to show, and where it is from: who asks, then the run's own, then the middle of the bounds."""
+    if asked is not None:
+        return asked, "chosen"
+    if isinstance(known.settings, HDCCF) and known.settings.omega_items:
+        return known.settings.omega_items, "run"
+    return made.between, "bounds"
+
+
+def _rows(known: Recommender, found: UserNegatives) -> list[dict[str, Any]]:
+    return [
+        {
+            **_named(known, int(item)),
+            "score": round(float(found.scores[place]), _DIGITS),
+            "probability": round(float(found.probabilities[place]), _DIGITS),
+            "share": None if found.shares is None else round(float(found.shares[place]), _DIGITS),
+            "held_out": bool(found.held_out[place]),
+        }
+        for place, item in enumerate(found.items)
+    ]
+
+
+def _run(served: Served) -> dict[str, Any]:
+    known = served.recommender
+    return {
+        **facts_of(RunFolder.open(served.path)),
+        "settings": settings_table(known.settings),
+        "data": data_facts(known.split),
+    }
+
+
+def _runs(served: Served) -> dict[str, Any]:
+    return {"own": served.path.name, "runs": [facts_of(each) for each in runs_beside(served.path)]}
+
+
+def _named(known: Recommender, item: int) -> dict[str, Any]:
+    train = known.split.train
+    return {"item": train.item_ids[item], "title": None if train.titles is None else train.titles[item]}
+
+
+def _day(microseconds: int) -> str | None:
+    try:
+        return datetime.fromtimestamp(microseconds / 1e6, UTC).date().isoformat()
+    except (ValueError, OverflowError, OSError):
+        return None  # before the year 1 or after 9999: no date that anybody means
+
+
+def _rounded(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
+    if not np.isfinite(values).all():
+        raise DataError("the model's scores are no numbers; train again")
+    return [round(float(value), _DIGITS) for value in values]
