@@ -45,6 +45,21 @@ EVERY = {name: SIMILARITIES[name]() for name in sorted(SIMILARITIES) if name != 
 every = pytest.mark.parametrize("similarity", EVERY.values(), ids=list(EVERY))
 
 
+@pytest.mark.parametrize("scale", [3.0, 1e-9, 1e-13, 0.0])
+def test_unit_vectors_and_their_gradient_are_those_of_normalize(scale: float) -> None:
+    x, upstream = (vectors.detach() for vectors in draw(7, 4))
+    x = (scale * x).requires_grad_()
+    expected = torch.nn.functional.normalize(x, dim=-1)
+    assert unit(x).equal(expected)
+    (found,), (wanted,) = (torch.autograd.grad(y, x, upstream) for y in (unit(x), expected))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=0.0)
+
+
+def test_the_gradient_of_unit_vectors_is_that_of_differences() -> None:
+    x = draw(6, 3).embedding
+    assert torch.autograd.gradcheck(unit, (x.reshape(2, 3, DIM),))
+
+
 def test_every_similarity_is_tested() -> None:
     assert {type(similarity) for similarity in EVERY.values()} == set(SIMILARITIES.values())
 

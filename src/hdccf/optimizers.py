@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, SparseAdam
 
 from hdccf.config import TrainingSettings
+from hdccf.profiling import Clock, no_clock
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
@@ -25,8 +26,11 @@ class Stepper:
     with a whole gradient goes through the ordinary rule.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], settings: TrainingSettings) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], settings: TrainingSettings, clock: Clock = no_clock
+    ) -> None:
         self.parameters = list(parameters)
+        self.clock = clock
         options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
         if settings.optimizer in ("adam", "adamw") and not settings.sparse_updates:
             options["fused"] = True  # one pass over each table instead of a dozen
@@ -37,9 +41,10 @@ class Stepper:
     def step(self, loss: Tensor) -> None:
         for parameter in self.parameters:
             parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+        with self.clock("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
         # The rules make sparse tensors of valid ones' indices; torch warns until told not to check them.
-        with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
+        with self.clock("optimizer"), torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
             self._step()
 
     def _step(self) -> None:

@@ -7,6 +7,7 @@ metrics.jsonl       a line an evaluation
 checkpoint.safetensors   where training stands; resuming starts here
 best.safetensors    the weights that answer
 result.json         written when training has ended
+profile.json        where the time of its last part went, if asked for
 """
 
 import json
@@ -40,6 +41,8 @@ class FitOptions:
     checkpoint_minutes: float = 5.0
     checkpoint_epochs: int = 10
     tensorboard: bool = False
+    profile: bool = False
+    """Whether to say where the time went, in profile.json and at the end."""
 
     def __post_init__(self) -> None:
         least = {"threads": 1, "checkpoint_minutes": 0, "checkpoint_epochs": 1}
@@ -126,6 +129,10 @@ class RunFolder:
     @property
     def result(self) -> Path:
         return self.path / "result.json"
+
+    @property
+    def profile(self) -> Path:
+        return self.path / "profile.json"
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a line that a kill cut short is left out."""

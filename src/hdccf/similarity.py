@@ -6,11 +6,12 @@ that it can take, from which the debiased losses take their lower bound.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hdccf.pairwise import modulated_scores, tiled_scores
@@ -227,7 +228,36 @@ def _score(
 
 def unit(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
     """Scaled to length one; a zero vector stays zero."""
-    return functional.normalize(x, dim=-1)
+    scaled: Tensor = _Unit.apply(x)  # type: ignore[no-untyped-call]
+    return scaled
+
+
+class _Unit(torch.autograd.Function):
+    """y = x / max(‖x‖, ε), and dx = (dy − y (y·dy)) / max(‖x‖, ε).
+
+    Step by step, as `functional.normalize` does it, the gradient passes over its numbers three times as often
+    (decision 110).
+    """
+
+    SHORTEST = 1e-12
+    """ε: shorter vectors are not scaled to length one, but divided by this."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        lengths = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(_Unit.SHORTEST)
+        y: Tensor = x / lengths
+        context.save_for_backward(y, lengths)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, *upstream: Tensor) -> Tensor:
+        (g,) = upstream
+        y, lengths = context.saved_tensors
+        along = (g * y).sum(-1, keepdim=True)
+        # What is divided by ε is only scaled: its length is no part of its gradient.
+        along.masked_fill_(lengths <= _Unit.SHORTEST, 0.0)
+        return torch.addcmul(g, y, along, value=-1).div_(lengths)
 
 
 def within_ball(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:

@@ -28,6 +28,7 @@ from hdccf.interrupts import Interruptible
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model, Solved
 from hdccf.optimizers import Stepper
+from hdccf.profiling import Clock, Stopwatch, no_clock, table, timed
 from hdccf.progress import note
 from hdccf.randomness import generator_for
 from hdccf.recommend import Recommender
@@ -141,6 +142,7 @@ class _Training:
         if isinstance(self.model, torch.nn.Module):
             self.model.to(self.device)
         self.standing, self.warm = Standing(), False
+        self.clock: Clock = no_clock
         self.best: dict[str, Tensor] = {}
         self.last_checkpoint = time.monotonic()
 
@@ -190,7 +192,10 @@ class _Training:
             raise ConfigError(
                 f"{type(settings).__name__} has no training settings, but its model has parameters"
             )
-        self.steppers = {name: Stepper(group, settings) for name, group in self.model.groups.items()}
+        watch = Stopwatch() if self.options.profile else None
+        self.clock = watch or no_clock
+        groups = self.model.groups
+        self.steppers = {name: Stepper(group, settings, self.clock) for name, group in groups.items()}
         ranker = Ranker(self.split, "validation") if len(self.split.validation) else None
         self._restore()
         standing, started = self.standing, time.monotonic() - self.standing.seconds
@@ -204,9 +209,8 @@ class _Training:
         ):
             while not standing.finished:
                 batch = None
-                for number, batch in enumerate(
-                    self.model.batches(generator_for(self.seed, "epoch", standing.epoch))
-                ):
+                drawn = self.model.batches(generator_for(self.seed, "epoch", standing.epoch))
+                for number, batch in enumerate(timed(self.clock, "sampling", drawn)):
                     if number < standing.step:
                         continue  # done before the interruption; drawing it keeps the generator in step
                     self._step(batch, number)
@@ -226,11 +230,14 @@ class _Training:
                     self._tell(record)
                 if self.standing.finished or (standing.epoch - 1) % self.options.checkpoint_epochs == 0:
                     self._checkpoint()
+        if watch is not None:
+            self._tell_where_the_time_went(watch.report())
 
     def _step(self, batch: Any, number: int) -> None:
         epoch = self.standing.epoch
         generator = generator_for(self.seed, "step", epoch, number, device=self.device)
-        for objective in self.model.objectives(moved(batch, self.device), generator):
+        objectives = self.model.objectives(moved(batch, self.device), generator)
+        for objective in timed(self.clock, "scores and loss", objectives):
             # The terms first: where one of them is at fault it is named, not the sum.
             values = {**objective.terms, "loss": objective.loss.detach()}
             for name, value in values.items():
@@ -251,13 +258,15 @@ class _Training:
         self._refuse_lost_weights()
         if epoch % settings.evaluate_every == 0 or last:
             means = {name: total / standing.step for name, total in standing.sums.items()}
-            validation = self._validate(ranker, settings.validation_metric)
+            with self.clock("evaluation"):
+                validation = self._validate(ranker, settings.validation_metric)
+                diagnostics = self._diagnose(batch)
             record = {
                 "epoch": epoch,
                 "loss": means.pop("loss"),
                 "terms": means,
                 "validation": validation,
-                "diagnostics": self._diagnose(batch),
+                "diagnostics": diagnostics,
                 "seconds": round(standing.seconds, 3),
             }
             # Without a validation part the last epoch is the one that counts.
@@ -299,9 +308,10 @@ class _Training:
     # -- what is kept ----------------------------------------------------------------------------------------
 
     def _remember_best(self) -> None:
-        self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        if self.run_folder is not None:
-            checkpoint.save(self.run_folder.best, self.best, {"epoch": self.standing.best_epoch})
+        with self.clock("checkpoints"):
+            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            if self.run_folder is not None:
+                checkpoint.save(self.run_folder.best, self.best, {"epoch": self.standing.best_epoch})
 
     def _keep_best(self) -> None:
         """Leaves the model with its best weights, and a run with a file of them."""
@@ -317,8 +327,11 @@ class _Training:
 
     def _checkpoint(self) -> None:
         self.last_checkpoint = time.monotonic()
-        if self.run_folder is None:
-            return
+        if self.run_folder is not None:
+            with self.clock("checkpoints"):
+                self._save(self.run_folder)
+
+    def _save(self, folder: RunFolder) -> None:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         numbers: dict[str, Any] = {}
         for prefix, optimizer in self._optimizers():
@@ -326,7 +339,7 @@ class _Training:
             tensors.update(more_tensors)
             numbers.update(more_numbers)
         facts = {"standing": self.standing.to_json(), "optimizers": numbers}
-        checkpoint.save(self.run_folder.checkpoint, tensors, facts)
+        checkpoint.save(folder.checkpoint, tensors, facts)
 
     def _restore(self) -> None:
         run = self.run_folder
@@ -370,6 +383,13 @@ class _Training:
             f"interrupted at epoch {self.standing.epoch}, step {self.standing.step}, and saved; "
             f"go on with: hdccf train --resume {self.run_folder.path}"
         )
+
+    def _tell_where_the_time_went(self, report: dict[str, Any]) -> None:
+        if self.run_folder is not None:
+            with checkpoint.explained(self.run_folder.profile):
+                write_json(self.run_folder.profile, report)
+        if self.progress:
+            note(table(report))
 
     def _result(self) -> dict[str, Any]:
         standing = self.standing

@@ -135,6 +135,14 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.", rich_help_panel=_RUN)
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Say at the end where the time went, by stage, and keep it as profile.json.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
 ) -> None:
     """Train a model on a data set or on your own events, and keep it as a run.
 
@@ -175,7 +183,7 @@ def train(
         settings,
         seed=seed,
         out=place,
-        options=FitOptions(device, threads, checkpoint_minutes, checkpoint_epochs, tensorboard),
+        options=FitOptions(device, threads, checkpoint_minutes, checkpoint_epochs, tensorboard, profile),
         progress=True,
         about=about,
         diagnosis=_diagnosis(about, split),

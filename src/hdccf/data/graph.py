@@ -87,7 +87,8 @@ class Neighbours:
         slots = torch.full((self.n_columns,), -1, dtype=torch.int64, device=columns.device)
         slots[columns] = torch.arange(len(columns), device=columns.device)
         place = slots[found]
-        hit = place >= 0
+        # As numbers: a mask would be searched for its hits again for each of the three.
+        hit = (place >= 0).nonzero().squeeze(1)
         return rows[hit], place[hit], entries[hit]
 
     @cached_property
@@ -153,8 +154,8 @@ def expand(
 ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
     """Concatenates the ranges starts[k] … starts[k] + lengths[k] − 1; gives k and element for each place."""
     rows = torch.repeat_interleave(lengths)
-    ends = lengths.cumsum(0)
-    return rows, torch.arange(len(rows), device=rows.device) - (ends - lengths)[rows] + starts[rows]
+    shifts = starts - (lengths.cumsum(0) - lengths)
+    return rows, shifts[rows].add_(torch.arange(len(rows), device=rows.device))
 
 
 def _below(limits: Int64[Tensor, " b"], size: int, generator: torch.Generator) -> Int64[Tensor, "b size"]:
