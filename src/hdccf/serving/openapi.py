@@ -1,11 +1,11 @@
 """The description at /openapi.json: errors as problem details, the key, examples that work here."""
 
+from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from hdccf import __version__
 from hdccf.serving.guards import needs_key
 from hdccf.serving.problems import MEDIA_TYPE, Problem
 from hdccf.serving.served import Served
@@ -55,7 +55,7 @@ def install(app: FastAPI, example: Served) -> None:
 
 
 def _described(app: FastAPI, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    found = get_openapi(title="hdccf", version=__version__, description=_ABOUT, routes=app.routes)
+    found = get_openapi(title="hdccf", version=version("hdccf"), description=_ABOUT, routes=app.routes)
     components = found.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):

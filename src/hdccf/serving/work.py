@@ -18,7 +18,8 @@ class Pool:
     """Runs jobs in `threads` threads; at most `waiting` more wait for one."""
 
     def __init__(self, threads: int, waiting: int, seconds: float) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="hdccf-scoring")
+        self._threads = threads
+        self._executor: ThreadPoolExecutor | None = None
         self._places = threads + waiting
         self._seconds = seconds
         self._taken = 0
@@ -40,6 +41,9 @@ class Pool:
                 problem(503, f"{self._taken} requests are being answered already; come back soon", "busy"),
                 {"Retry-After": "1"},
             )
+        if self._executor is None:
+            # Threads live as long as the app is up, and an app may be started again.
+            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="hdccf-scoring")
         with self._lock:
             self._taken += 1
         future = self._executor.submit(job)
@@ -55,7 +59,9 @@ class Pool:
 
     def close(self) -> None:
         """Waits for what runs and drops what waits."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=True, cancel_futures=True)
 
     def _leave(self, future: "Future[T]") -> None:
         with self._lock:
