@@ -1,0 +1,280 @@
+"""The page in a real headless browser, on a small trained run: what one sees, types and hears."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import browser as browsers
+import hdccf
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.serving.app import create_app
+from hdccf.serving.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(browsers.executable() is None, reason=browsers.MISSING),
+]
+PATIENCE = 20_000
+"""Milliseconds: the machine may be busy."""
+KEY = "a-key-of-32-letters-for-one-test"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs beside each other on a small world with titles; the first is served."""
+    split = hdccf.leave_one_out(
+        hdccf.synthetic_world(3000, n_users=120, n_items=150, liked=0.3, seed=0).interactions
+    )
+    folder = tmp_path_factory.mktemp("runs")
+    quick: dict[str, Any] = {"embedding_dim": 16, "epochs": 8, "evaluate_every": 2, "block_users": 32}
+    hdccf.fit(split, HDCCF(**quick), seed=0, out=folder / "first")
+    hdccf.fit(split, HDCCF(**quick, omega_items=0.02, temperature=0.5), seed=0, out=folder / "second")
+    return folder / "first"
+
+
+@pytest.fixture(scope="module")
+def address(run: Path) -> Iterator[str]:
+    with browsers.listening(create_app(run, ServeSettings(timeout_seconds=60))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with browsers.browser() as started:
+        yield started
+
+
+@pytest.fixture
+def page(browser: "Browser", address: str) -> "Iterator[Page]":
+    """A fresh window. Whatever it asks of another host, and whatever it complains of, fails the test."""
+    with _window(browser, address) as opened:
+        yield opened
+
+
+def _window(browser: "Browser", address: str, **options: object) -> "_Watched":
+    return _Watched(browser, address, options)
+
+
+class _Watched:
+    def __init__(self, browser: "Browser", address: str, options: dict[str, object]) -> None:
+        self.complaints: list[str] = []
+        self.context = browser.new_context(**options)  # type: ignore[arg-type]
+        self.context.set_default_timeout(PATIENCE)
+        self.page = self.context.new_page()
+        self.address = address
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", self._asked)
+
+    def _heard(self, said: "ConsoleMessage") -> None:
+        if said.type == "error":
+            self.complaints.append(said.text)
+
+    def _asked(self, request: "Request") -> None:
+        if not request.url.startswith((self.address, "data:")):
+            self.complaints.append(f"asked {request.url}")
+
+    def __enter__(self) -> "Page":
+        return self.page
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.context.close()
+        if error is None:
+            assert self.complaints == []
+
+
+def _titles(page: "Page", region: str) -> list[str]:
+    rows = page.get_by_role("region", name=region, exact=True).locator("ol.list > li > .line > .grow")
+    rows.first.wait_for()
+    return rows.all_inner_texts()
+
+
+def _said(page: "Page", text: str) -> None:
+    page.locator("#status", has_text=re.compile(text)).wait_for(state="attached")
+
+
+def test_a_user_is_searched_and_gets_recommendations_with_reasons(
+    page: "Page", address: str, run: Path
+) -> None:
+    page.goto(address)
+    search = page.get_by_role("combobox", name="Search a user by id")
+    search.fill("u007")
+    page.get_by_role("option", name=re.compile("u007")).first.click()
+    page.get_by_role("heading", name="Recommendations for user u007").wait_for()
+    _said(page, "10 recommendations for user u007")
+    expected = hdccf.load_run(run).recommend(["u007"], k=10)["title"].to_list()
+    assert _titles(page, "Recommendations") == expected
+    page.get_by_text(re.compile(r"because of .+ \d+\s%")).first.wait_for()
+    page.get_by_text("Reasons are shares of a surrogate").wait_for()
+    history = page.get_by_role("region", name="History", exact=True)
+    assert history.get_by_text("held out", exact=True).count() == 2
+    page.get_by_role("button", name=f"Items like {expected[0]}").click()
+    page.get_by_text(re.compile("Compared by")).wait_for()
+
+
+def test_an_unknown_user_gets_the_servers_words(browser: "Browser", address: str) -> None:
+    watched = _window(browser, address)
+    with watched as page:
+        page.goto(f"{address}#/user/nobody")
+        page.get_by_text("user 'nobody' is not in the training data").first.wait_for()
+        watched.complaints.clear()  # the browser's own lines about the two 404
+
+
+def test_a_taste_of_ones_own_changes_the_recommendations_at_once(page: "Page", address: str) -> None:
+    page.goto(f"{address}#/taste")
+    page.get_by_text("Nothing is picked yet.").wait_for()
+    search = page.get_by_role("combobox", name="Search an item by title, and add it")
+    starters = page.get_by_role("region", name="Your taste", exact=True).get_by_role("button")
+    starters.first.click()
+    _said(page, "for a taste of 1 items")
+    first = _titles(page, "Recommendations for your taste")
+    search.click()
+    page.get_by_role("option").last.click()
+    _said(page, "for a taste of 2 items")
+    second = _titles(page, "Recommendations for your taste")
+    assert first != second
+    assert len(first) == len(second) == 10
+    picked = page.get_by_role("list", name="Your taste").get_by_role("button")
+    assert picked.count() == 2
+    picked.last.click()
+    _said(page, "for a taste of 1 items")
+    assert _titles(page, "Recommendations for your taste") == first
+    # The address has it all: whoever gets the link sees the same, titles included.
+    named = picked.first.inner_text()
+    page.reload()
+    assert _titles(page, "Recommendations for your taste") == first
+    page.get_by_role("button", name=re.compile(f"Remove {re.escape(named[:-2])}")).wait_for()
+
+
+def test_the_lens_shows_probabilities_weights_and_densities(page: "Page", address: str) -> None:
+    page.goto(f"{address}#/negatives/u007")
+    _said(page, "20 hardest negatives of user u007")
+    rows = page.locator("#view-negatives tbody tr")
+    assert rows.count() == 20
+
+    def probabilities() -> list[float]:
+        cells = page.locator("#view-negatives tbody td:nth-child(3)").all_inner_texts()
+        return [float(cell.replace("%", "").strip()) for cell in cells]
+
+    before = probabilities()
+    assert all(0 <= value <= 100 for value in before)
+    shares = page.locator("#view-negatives tbody td:nth-child(4)").all_inner_texts()
+    assert all("%" in share for share in shares)
+    page.get_by_role("img", name=re.compile("Densities of scores: not had")).wait_for()
+    assert page.locator("#view-negatives .legend li").count() == 3
+    slider = page.get_by_role("slider")
+    slider.focus()
+    page.keyboard.press("End")
+    page.get_by_text("You chose this ω.").wait_for()
+    after = probabilities()
+    assert sum(after) > sum(before)
+    assert max(after) <= 100
+
+
+def test_the_run_and_the_one_beside_it(page: "Page", address: str) -> None:
+    page.goto(f"{address}#/run")
+    page.get_by_role("img", name=re.compile("^Validation: sampled:ndcg@10 from")).wait_for()
+    page.get_by_role("img", name=re.compile("^Share of rows that the lower bound clips")).wait_for()
+    compared = page.get_by_role("region", name="Beside other runs")
+    assert compared.get_by_role("checkbox").count() == 2
+    assert compared.locator(".legend li").count() == 2
+    compared.get_by_role("checkbox", name="Draw second").uncheck()
+    assert compared.locator(".legend li").all_inner_texts() == ["first (sampled:ndcg@10)"]
+    page.get_by_text("embedding_dim").first.wait_for()
+
+
+def _colours(page: "Page") -> tuple[list[float], list[float]]:
+    """Of the ground and of the text."""
+    found: list[str] = page.evaluate(
+        "() => [getComputedStyle(document.documentElement).backgroundColor, "
+        "getComputedStyle(document.body).color]"
+    )
+    ground, text = ([float(part) for part in re.findall(r"[\d.]+", one)[:3]] for one in found)
+    return ground, text
+
+
+def _luminance(colour: list[float]) -> float:
+    """WCAG's relative luminance."""
+    parts = [part / 255 for part in colour]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_by_the_readers_preference(browser: "Browser", address: str, scheme: str) -> None:
+    with _window(browser, address, color_scheme=scheme) as page:
+        page.goto(address)
+        ground, text = (_luminance(colour) for colour in _colours(page))
+        assert (ground < 0.1) == (scheme == "dark")
+        lighter, darker = max(ground, text), min(ground, text)
+        assert (lighter + 0.05) / (darker + 0.05) > 7
+
+
+@pytest.mark.parametrize("view", ["user/u007", "taste/f010,f020", "negatives/u007", "run"])
+def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) -> None:
+    phone = {"width": 360, "height": 740}
+    with _window(browser, address, viewport=phone, is_mobile=True, has_touch=True) as page:
+        page.goto(f"{address}#/{view}")
+        page.wait_for_load_state("networkidle")
+        page.locator("main section:not([hidden]) .card").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= phone["width"]
+
+
+def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
+    page.goto(address)
+    _said(page, "recommendations for user")
+
+    def focused() -> str:
+        found: str = page.evaluate("document.activeElement.id || document.activeElement.textContent")
+        return found
+
+    page.keyboard.press("Tab")
+    assert focused() == "Skip to the content"
+    page.keyboard.press("Tab")
+    assert focused() == "tab-user"
+    page.keyboard.press("Tab")  # one stop for all tabs; then the search
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "combobox"
+    page.keyboard.type("u01")
+    page.get_by_role("option", name=re.compile("u01")).first.wait_for()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    chosen = page.locator("[role=option][aria-selected=true] > span").first.inner_text()
+    page.keyboard.press("Enter")
+    _said(page, f"10 recommendations for user {chosen}")
+    page.keyboard.press("Shift+Tab")
+    for name in ("taste", "negatives"):
+        page.keyboard.press("ArrowRight")
+        assert focused() == f"tab-{name}"
+    _said(page, f"hardest negatives of user {chosen}")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: str) -> None:
+    for view in ("user/u007", "taste/f010", "negatives/u007", "run"):
+        page.goto(f"{address}#/{view}")
+        page.wait_for_load_state("networkidle")
+    nameless = page.evaluate(
+        "() => [...document.querySelectorAll('input, button')].filter(e => !(e.labels?.length || "
+        "e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML)"
+    )
+    assert nameless == []
+
+
+def test_where_a_key_is_asked_for_the_page_asks_for_it(browser: "Browser", run: Path, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(KEY)
+    app = create_app(run, ServeSettings(api_key_file=tmp_path / "key", timeout_seconds=60))
+    with browsers.listening(app) as address:
+        watched = _window(browser, address)
+        with watched as page:
+            page.goto(address)
+            page.get_by_role("textbox", name="Key").fill(KEY)
+            page.keyboard.press("Enter")
+            _said(page, "10 recommendations for user")
+            watched.complaints.clear()  # the browser's own line about the 401

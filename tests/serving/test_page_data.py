@@ -1,0 +1,131 @@
+"""What the page asks for: histories, the lens and the run, as the library has them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from small_service import Serving, titled_split
+
+import hdccf
+from hdccf.lens import look
+from hdccf.recommend import Recommender
+from training import quick
+
+pytest_plugins = ["service_fixtures"]
+
+
+@pytest.fixture(scope="module")
+def known(run: Path) -> Recommender:
+    return hdccf.load_run(run)
+
+
+def get(client: TestClient, path: str, **query: Any) -> Any:
+    answered = client.get(f"/v1/page/{path}", params=query)
+    assert answered.status_code == 200, answered.text
+    return answered.json()
+
+
+def test_a_history_has_the_latest_first_and_says_what_was_held_out(
+    client: TestClient, known: Recommender
+) -> None:
+    found = get(client, "history", user=7)
+    row = known.users.find(7)
+    assert row is not None
+    events = known.events.by_user.of(row)[::-1].tolist()
+    assert [entry["item"] for entry in found["items"]] == events  # items 0 to 29 are their own ids
+    assert [entry["held_out"] for entry in found["items"]] == [True, True, *[False] * (len(events) - 2)]
+    assert found["events"] == len(events)
+    assert found["items"][0]["title"] == known.split.train.titles[events[0]]  # type: ignore[index]
+    assert len(get(client, "history", user=7, limit=1)["items"]) == 1
+
+
+def test_the_lens_is_the_librarys(client: TestClient, known: Recommender) -> None:
+    found = get(client, "lens", user=7, k=5)
+    lens = look(known, known.split)
+    assert found["omega"] == {
+        "value": lens.between,
+        "source": "bounds",
+        "least": lens.least,
+        "most": lens.most,
+    }
+    scores = [entry["score"] for entry in found["items"]]
+    assert len(scores) == 5
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= entry["probability"] <= 1 and 0 <= entry["share"] <= 1 for entry in found["items"])
+    assert found["weights"]["stated"].startswith("the contrastive loss")
+    assert set(found["curves"]) == {"unobserved", "training", "positives"}
+    assert {len(curve) for curve in found["curves"].values()} == {len(found["grid"])}
+
+
+def test_omega_is_the_askers_then_the_runs_own(serving: Serving, tmp_path: Path) -> None:
+    hdccf.fit(titled_split(), quick("block", epochs=1, omega_items=0.013), out=tmp_path / "debiased")
+    client = serving(tmp_path / "debiased")
+    assert get(client, "lens", user=7)["omega"]["value"] == 0.013
+    assert get(client, "lens", user=7)["omega"]["source"] == "run"
+    chosen = get(client, "lens", user=7, omega=0.2)
+    assert (chosen["omega"]["value"], chosen["omega"]["source"]) == (0.2, "chosen")
+    assert chosen["expected"] > get(client, "lens", user=7)["expected"]
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("lens", {"user": "nobody"}, 404),
+        ("history", {"user": "nobody"}, 404),
+        ("lens", {"user": 7, "omega": 2}, 422),
+        ("lens", {"user": 7, "omega": "nan"}, 422),
+        ("lens", {"user": 7, "k": 0}, 422),
+        ("history", {"user": 7, "limit": 100_000}, 422),
+        ("lens", {}, 422),
+    ],
+)
+def test_what_does_not_fit_is_a_problem(
+    client: TestClient, path: str, query: dict[str, Any], status: int
+) -> None:
+    answered = client.get(f"/v1/page/{path}", params=query)
+    assert answered.status_code == status
+    assert answered.json()["status"] == status
+
+
+def test_models_without_such_weights_have_a_lens_all_the_same(serving: Serving, tmp_path: Path) -> None:
+    hdccf.fit(titled_split(), hdccf.MostPopular(), out=tmp_path / "popular")
+    client = serving(tmp_path / "popular")
+    found = get(client, "lens", user=7, k=3)
+    assert found["weights"] is None
+    assert [entry["share"] for entry in found["items"]] == [None] * 3
+    assert get(client, "run")["epochs"] == []
+
+
+def test_the_run_has_its_settings_curves_and_data(client: TestClient, known: Recommender, run: Path) -> None:
+    found = get(client, "run")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert found["epochs"] == [line["epoch"] for line in lines]
+    assert found["curves"]["training"]["loss"] == [line["loss"] for line in lines]
+    assert found["curves"]["clipped"]["clipped-items"] == [line["terms"]["clipped-items"] for line in lines]
+    assert "effective-negatives" in found["curves"]["diagnostics"]
+    assert found["result"] == json.loads((run / "result.json").read_text())
+    assert found["data"]["interactions"] == len(known.split.train)
+    settings = {row["name"]: row for row in found["settings"]}
+    assert settings["embedding_dim"]["value"] == 4
+    assert settings["embedding_dim"]["changed"]
+    assert not settings["sampler"]["changed"]
+    assert all(row["meaning"] for row in found["settings"])
+
+
+def test_runs_beside_are_listed_and_what_is_none_is_not(serving: Serving, run: Path, tmp_path: Path) -> None:
+    for name in ("served", "other", "damaged"):
+        shutil.copytree(run, tmp_path / name)
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    (tmp_path / "notes.txt").write_text("no run")
+    found = get(serving(tmp_path / "served"), "runs")
+    assert found["own"] == "served"
+    assert [each["name"] for each in found["runs"]] == ["served", "other"]
+    assert found["runs"][1]["test"] is None
+    assert found["runs"][1]["result"]["best_epoch"] >= 1
+
+
+def test_the_pages_own_endpoints_are_not_described_to_others(client: TestClient) -> None:
+    assert not [path for path in client.get("/openapi.json").json()["paths"] if "page" in path]
