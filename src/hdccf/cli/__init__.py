@@ -12,6 +12,7 @@ from hdccf.cli import answering as answering_commands
 from hdccf.cli import data as data_commands
 from hdccf.cli import evaluate as evaluate_commands
 from hdccf.cli import recommend as recommend_commands
+from hdccf.cli import report as report_commands
 from hdccf.cli import reproduce as reproduce_commands
 from hdccf.cli import serve as serve_commands
 from hdccf.cli import train as train_commands
@@ -50,6 +51,7 @@ app.command("export", epilog="Example: hdccf export RUN --out vectors")(answerin
 app.command("serve", epilog="Examples: hdccf serve RUN  ·  hdccf serve RUN --port 9000 --watch")(
     serve_commands.serve
 )
+app.command("report", epilog="Example: hdccf report RUN --out report.html")(report_commands.report)
 app.command("models", epilog="Example: hdccf models hdccf")(recommend_commands.models)
 app.command("evaluate", epilog="Then: hdccf compare RUN_A RUN_B")(evaluate_commands.evaluate)
 app.command("compare")(evaluate_commands.compare)

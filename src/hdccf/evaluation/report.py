@@ -58,7 +58,7 @@ class Evaluation:
 
     def to_markdown(self) -> str:
         """The overall table, the tables by group, and the remarks."""
-        tables = [self._overall(), *(self._by_group(kind) for kind in ("users", "items"))]
+        tables = [self.overall_table(), *(self.group_table(kind) for kind in ("users", "items"))]
         parts = [self._title(), *(_markdown(head, rows) for head, rows in tables)]
         if self.remarks():
             parts.append("\n".join(f"- {remark}" for remark in self.remarks()))
@@ -75,8 +75,8 @@ class Evaluation:
     def __rich__(self) -> "RenderableType":
         from rich.console import Group
 
-        tables = [_rich_table(*self._overall())]
-        tables += [_rich_table(*self._by_group(kind)) for kind in ("users", "items")]
+        tables = [_rich_table(*self.overall_table())]
+        tables += [_rich_table(*self.group_table(kind)) for kind in ("users", "items")]
         return Group(self._title(), *tables, *self.remarks())
 
     def _title(self) -> str:
@@ -86,7 +86,7 @@ class Evaluation:
             f"{self.settings['negatives']} {self.settings['weighting']} negatives where sampled"
         )
 
-    def _overall(self) -> tuple[list[str], list[list[str]]]:
+    def overall_table(self) -> tuple[list[str], list[list[str]]]:
         """Metrics down, protocol and K across."""
         ks = self.settings["ks"]
         head = ["metric", *(f"{protocol} @{k}" for protocol in self.values for k in ks)]
@@ -102,7 +102,7 @@ class Evaluation:
             rows.append([metric, *cells])
         return head, rows
 
-    def _by_group(self, kind: str) -> tuple[list[str], list[list[str]]]:
+    def group_table(self, kind: str) -> tuple[list[str], list[list[str]]]:
         """HR, NDCG and, for full ranking, coverage of each group at the smallest K."""
         k = self.settings["ks"][0]
         wanted = [
