@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 Weights = Float[Tensor, "r c"] | Float[Tensor, " c"]
 """Logarithms of weights: a negative's count in the multi-set, its frequency correction, −inf to mask it."""
@@ -299,17 +300,17 @@ def effective_sample_size(
     return torch.where(total.isinf(), 0.0, (2 * total - squares).exp())
 
 
-def bpr(positive: Float[Tensor, " b"], negative: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+def bpr(positive: Float[Tensor, "*#n"], negative: Float[Tensor, "*#n"]) -> Float[Tensor, "*#n"]:
     """−log σ(s⁺ − s⁻), Bayesian personalised ranking."""
-    return torch.logaddexp(negative - positive, torch.zeros_like(positive))
+    return -functional.logsigmoid(positive - negative)
 
 
-def binary_cross_entropy(score: Float[Tensor, " b"], label: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+def binary_cross_entropy(score: Float[Tensor, "*n"], label: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """−y·log σ(s) − (1 − y)·log σ(−s)."""
     return torch.logaddexp(score, torch.zeros_like(score)) - label * score
 
 
-def squared_error(score: Float[Tensor, " b"], label: Float[Tensor, " b"]) -> Float[Tensor, " b"]:
+def squared_error(score: Float[Tensor, "*n"], label: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """(s − y)²."""
     return (score - label).square()
 

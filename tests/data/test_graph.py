@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from graphs import interactions, random_interactions
-from hdccf.data.graph import Graph, Neighbours, expand
+from hdccf.data.graph import Graph, Neighbours, expand, pairs_between
 from hdccf.errors import DataError
 
 
@@ -57,6 +57,23 @@ def test_within_finds_every_pair_between_lists_with_repeated_nodes() -> None:
     rows, places, entries = graph.items_of.within(nodes, None)
     assert len(rows) == int(graph.items_of.degrees[nodes].sum())
     assert graph.items_of.flat[entries].equal(places)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pairs_between_are_the_same_from_either_side(seed: int) -> None:
+    graph = Graph.of(random_interactions(seed, 11, 13))
+    nodes, columns = torch.tensor([4, 1, 4, 12, 1, 4]), torch.tensor([9, 3, 0, 10])
+    rows, places, _ = graph.users_of.within(nodes, columns)
+    expected = sorted(zip(rows.tolist(), places.tolist(), strict=True))
+    few = Neighbours(graph.users_of.starts, graph.users_of.flat, graph.n_users)
+    many = Neighbours(graph.items_of.starts, graph.items_of.flat, graph.n_items)
+    for cheaper in (few, many):
+        # Degrees decide the side; the other one's are made out to be endless.
+        dearer = many if cheaper is few else few
+        dearer.__dict__["degrees"] = dearer.starts.diff() + 1000
+        cheaper.__dict__["degrees"] = cheaper.starts.diff()
+        rows, places = pairs_between(nodes, columns, few, many)
+        assert sorted(zip(rows.tolist(), places.tolist(), strict=True)) == expected
 
 
 def test_expand_is_the_ranges_one_after_another() -> None:
@@ -127,3 +144,16 @@ def test_drawing_depends_on_the_generator_alone() -> None:
     first = graph.items_of.draw_others(users, 5, torch.Generator().manual_seed(7))
     torch.manual_seed(2)
     assert graph.items_of.draw_others(users, 5, torch.Generator().manual_seed(7)).equal(first)
+
+
+def test_the_compiled_search_finds_what_the_search_among_all_keys_finds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("numba")
+    data = random_interactions(5, 30, 40, share=0.6, full=False)
+    nodes = torch.tensor([3, 0, 29, 3, 17, 8])
+    plain = Graph.of(data).items_of.draw_others(nodes, 50, torch.Generator().manual_seed(1))
+    monkeypatch.setattr("hdccf.data.graph._MANY_PAIRS", 0)
+    neighbours = Graph.of(data).items_of
+    assert neighbours._is_compiled
+    assert neighbours.draw_others(nodes, 50, torch.Generator().manual_seed(1)).equal(plain)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hdccf.data.graph import Graph, Neighbours, expand
+from hdccf.data.graph import Graph, Neighbours, expand, pairs_between
 from hdccf.errors import ConfigError
 
 
@@ -134,8 +134,9 @@ class PairSampler:
             yield Pairs(self.graph.pair_users[chosen], self.graph.items_of.flat[chosen], self.weights[chosen])
 
     def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+        everybody = self._n_pairs == self.graph.n_pairs
         for places in _shuffled(self._n_pairs, self.batch_size, generator, self.least):
-            yield self._entries[places]
+            yield places if everybody else self._entries[places]
 
     def _users_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
         users = self._able[torch.randperm(len(self._able), generator=generator)]
@@ -167,16 +168,20 @@ class InBatchSampler:
                 users,
                 items,
                 self.weights[chosen],
-                self._side(users, self.graph.items_of, generator),
-                self._side(items, self.graph.users_of, generator),
+                self._side(users, self.graph.items_of, self.graph.users_of, generator),
+                self._side(items, self.graph.users_of, self.graph.items_of, generator),
             )
 
     def _side(
-        self, nodes: Int64[Tensor, " b"], neighbours: Neighbours, generator: torch.Generator
+        self,
+        nodes: Int64[Tensor, " b"],
+        neighbours: Neighbours,
+        backwards: Neighbours,
+        generator: torch.Generator,
     ) -> Negatives:
         drawn = neighbours.draw(nodes, self.neighbours, generator)
         columns, own, counts = torch.unique(drawn, return_inverse=True, return_counts=True)
-        rows, places, _ = neighbours.within(nodes, columns)
+        rows, places = pairs_between(nodes, columns, neighbours, backwards)
         return Negatives(columns, counts, own, rows, places)
 
 
@@ -339,14 +344,29 @@ def draw_columns(
     certain = torch.unique(positives)
     rest = n_items - len(certain)
     drawn_size = min(rest, max(size - len(certain), len(certain)))
-    outside = torch.ones(n_items, dtype=torch.bool)
-    outside[certain] = False
-    candidates = outside.nonzero().squeeze(1)
-    drawn = candidates[torch.randperm(rest, generator=generator)[:drawn_size]]
+    ranks = _distinct_below(rest, drawn_size, generator)
+    # The r-th of the others is r and the number of certain ones with at most r others below them.
+    others_below = certain - torch.arange(len(certain))
+    drawn = ranks + torch.searchsorted(others_below, ranks, right=True)
     inclusion = torch.ones(len(certain) + drawn_size)
     if drawn_size:
         inclusion[len(certain) :] = rest / drawn_size
     return torch.cat([certain, drawn]), inclusion
+
+
+def _distinct_below(limit: int, size: int, generator: torch.Generator) -> Int64[Tensor, " size"]:
+    """`size` different numbers below `limit`, every set of them as likely.
+
+    Where few are wanted of many, drawing again what was drawn before takes a time that does not grow with
+    the catalogue, as a permutation of it would.
+    """
+    if 4 * size > limit:
+        return torch.randperm(limit, generator=generator)[:size]
+    drawn = torch.zeros(0, dtype=torch.int64)
+    while len(drawn) < size:
+        more = torch.randint(limit, (size - len(drawn) + size // 4 + 1,), generator=generator)
+        drawn = torch.unique(torch.cat([drawn, more]))
+    return drawn[torch.randperm(len(drawn), generator=generator)[:size]]
 
 
 def _places(

@@ -46,8 +46,8 @@ class PairNet(Protocol):
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
 
-LogWeights = Float[Tensor, "b s"]
-"""log of how much each negative counts: 0 is once, −inf leaves it out."""
+LogWeights = Float[Tensor, "b s"] | None
+"""log of how much each negative counts: 0 is once, −inf leaves it out; None counts all once."""
 
 Compare = Callable[[Int64[Tensor, " b"], Int64[Tensor, " b"], Int64[Tensor, "b s"]], PairScores]
 
@@ -103,17 +103,20 @@ class PairModel(nn.Module):
 
     def _objective(self, batch: Pairs, draws: Draws, compare: Compare, group: str) -> Objective:
         scores = compare(batch.users, batch.items, draws.items)
-        log_weights = self._log_weights(draws).to(scores.negative.dtype)
+        log_weights = self._log_weights(draws, scores.negative)
         loss = weighted_mean(self.loss(scores.positive, scores.negative, log_weights), batch.weights)
         if not self.l2:
             return Objective(loss, group, {})
         penalty = self.l2 * torch.stack([x.square().sum() for x in scores.looked_up]).sum() / len(batch.users)
         return Objective(loss + penalty, group, {"fit": loss.detach(), "penalty": penalty.detach()})
 
-    def _log_weights(self, draws: Draws) -> LogWeights:
-        log_weights = torch.zeros(draws.items.shape, device=draws.items.device)
-        if self.correct_chances and draws.log_chance is not None:
-            log_weights = log_weights - draws.log_chance
+    def _log_weights(self, draws: Draws, like: Float[Tensor, "b s"]) -> LogWeights:
+        corrected = self.correct_chances and draws.log_chance is not None
+        if draws.valid is None and not corrected:
+            return None
+        log_weights = torch.zeros_like(like, requires_grad=False)
+        if corrected:
+            log_weights -= draws.log_chance
         return log_weights if draws.valid is None else log_weights.masked_fill(~draws.valid, -torch.inf)
 
     def _request(self, batch: Pairs) -> Request:
@@ -129,10 +132,11 @@ class PairModel(nn.Module):
         generator = torch.Generator(batch.users.device).manual_seed(0)
         draws = self.source.draw(self._request(batch), generator)
         scores = self._score(batch.users, draws.items)
+        log_weights = self._log_weights(draws, scores)
+        if log_weights is None:
+            log_weights = torch.zeros_like(scores)
         none = scores.new_zeros(len(scores), 0)
-        return describe_negatives(
-            Against(scores, self._log_weights(draws), None, none, none.bool()), temperature=1.0
-        )
+        return describe_negatives(Against(scores, log_weights, None, none, none.bool()), temperature=1.0)
 
     def scorer(self) -> Scorer:
         return self.net.scorer()
@@ -145,7 +149,9 @@ def pairwise_loss(
     positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
 ) -> Float[Tensor, " b"]:
     """BPR, the mean over the negatives: −log σ(s⁺ − s⁻)."""
-    each = losses.bpr(positive.repeat_interleave(negative.shape[1]), negative.flatten()).view_as(negative)
+    each = losses.bpr(positive.unsqueeze(1), negative)
+    if log_weights is None:
+        return each.mean(1)
     weights = log_weights.exp()
     return (each * weights).sum(1) / weights.sum(1).clamp_min(torch.finfo(weights.dtype).tiny)
 
@@ -188,7 +194,9 @@ def sigmoid_of(loss: PairLoss) -> PairLoss:
 
 
 def _pointwise(
-    of: Callable[[Tensor, Tensor], Tensor], positive: Tensor, negative: Tensor, log_weights: Tensor
+    of: Callable[[Tensor, Tensor], Tensor], positive: Tensor, negative: Tensor, log_weights: LogWeights
 ) -> Tensor:
-    zeros = of(negative.flatten(), torch.zeros_like(negative).flatten()).view_as(negative)
-    return of(positive, torch.ones_like(positive)) + (zeros * log_weights.exp()).sum(1)
+    zeros = of(negative, torch.zeros_like(negative))
+    if log_weights is not None:
+        zeros = zeros * log_weights.exp()
+    return of(positive, torch.ones_like(positive)) + zeros.sum(1)

@@ -80,9 +80,11 @@ def adversarial_loss(temperature: float) -> PairLoss:
         positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
     ) -> Float[Tensor, " b"]:
         hardness = functional.softplus(negative)
-        logits = hardness / temperature + log_weights
+        logits = hardness / temperature
+        if log_weights is not None:
+            logits = logits + log_weights
         # Without a negative that counts there is nothing to weigh, and a softmax of nothing is no number.
-        none = log_weights.isneginf().all(1, keepdim=True)
+        none = logits.isneginf().all(1, keepdim=True)
         weights = torch.softmax(logits.masked_fill(none, 0.0), 1).masked_fill(none, 0.0)
         return 0.5 * (functional.softplus(-positive) + (weights * hardness).sum(1))
 
