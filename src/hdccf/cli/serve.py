@@ -1,5 +1,6 @@
 """`hdccf serve`: a run answering over HTTP."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,9 @@ def serve(
     A new model is taken without a dropped request, and only if it loads. Ctrl-C or SIGTERM stops when what
     is under way has ended.
     """
+    # Before polars is loaded: its threads have nothing to share in the few rows of an answer, and handing
+    # them over takes longer than the work.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from hdccf.config import build_settings, read_toml
 
     try:

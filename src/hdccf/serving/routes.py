@@ -4,8 +4,7 @@ import asyncio
 import math
 from typing import Annotated, Any
 
-import polars as pl
-from fastapi import APIRouter, Body, Query
+from fastapi import APIRouter, Body, Query, Response
 
 from hdccf.serving import bodies
 from hdccf.serving.access import Service, distinct, require_known
@@ -18,53 +17,65 @@ Text = Annotated[str, Query(max_length=bodies.MAX_QUERY, description="Part of it
 Limit = Annotated[int, Query(ge=1, le=bodies.MAX_FOUND, description="How many at most.")]
 
 
-@router.post("/recommend", tags=["answers"], summary="The best items for users")
-async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Service) -> bodies.Recommended:
+@router.post(
+    "/recommend", tags=["answers"], summary="The best items for users", response_model=bodies.Recommended
+)
+async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Service) -> Response:
     """The k best items of each user, best first, for users that the model knows or for somebody new.
 
     What they have had is left out unless asked for.
     """
-    return await service.answer(lambda served: _recommended(served, body))
+    return await service.respond(lambda served: _recommended(served, body))
 
 
-@router.post("/similar", tags=["answers"], summary="Items like an item, or users like a user")
-async def similar(body: Annotated[bodies.SimilarBody, Body()], service: Service) -> bodies.Similar:
+@router.post(
+    "/similar",
+    tags=["answers"],
+    summary="Items like an item, or users like a user",
+    response_model=bodies.Similar,
+)
+async def similar(body: Annotated[bodies.SimilarBody, Body()], service: Service) -> Response:
     """By the model's own f where it was trained with one, otherwise by its vectors; `by` says which."""
-    return await service.answer(lambda served: _similar(served, body))
+    return await service.respond(lambda served: _similar(served, body))
 
 
-@router.post("/score", tags=["answers"], summary="The model's f of pairs")
-async def score(body: Annotated[bodies.ScoreBody, Body()], service: Service) -> bodies.Scored:
+@router.post("/score", tags=["answers"], summary="The model's f of pairs", response_model=bodies.Scored)
+async def score(body: Annotated[bodies.ScoreBody, Body()], service: Service) -> Response:
     """Scores are comparable within a user, not between users."""
-    return await service.answer(lambda served: _scored(served, body))
+    return await service.respond(lambda served: _scored(served, body))
 
 
-@router.post("/explain", tags=["answers"], summary="Which of their own items speak for a recommendation")
-async def explain(body: Annotated[bodies.ExplainBody, Body()], service: Service) -> bodies.Explained:
+@router.post(
+    "/explain",
+    tags=["answers"],
+    summary="Which of their own items speak for a recommendation",
+    response_model=bodies.Explained,
+)
+async def explain(body: Annotated[bodies.ExplainBody, Body()], service: Service) -> Response:
     """Shares of a surrogate that is a sum over the user's items; how far to believe it is given with it."""
-    return await service.answer(lambda served: _explained(served, body))
+    return await service.respond(lambda served: _explained(served, body))
 
 
-@router.get("/items", tags=["looking up"], summary="Items by their titles")
-async def items(service: Service, q: Text = "", limit: Limit = 20) -> bodies.FoundItems:
+@router.get("/items", tags=["looking up"], summary="Items by their titles", response_model=bodies.FoundItems)
+async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """All words have to be in the title; capitals and accents do not matter. The most popular come first."""
 
     def search(served: Served) -> bodies.FoundItems:
         found = [bodies.FoundItem(**row) for row in served.catalogue.search(q, limit)]
         return bodies.FoundItems(model=served.version, items=found)
 
-    return await service.answer(search)
+    return await service.respond(search)
 
 
-@router.get("/users", tags=["looking up"], summary="Users by their ids")
-async def users(service: Service, q: Text = "", limit: Limit = 20) -> bodies.FoundUsers:
+@router.get("/users", tags=["looking up"], summary="Users by their ids", response_model=bodies.FoundUsers)
+async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """Those whose id has the text; the most active come first."""
 
     def search(served: Served) -> bodies.FoundUsers:
         found = [bodies.FoundUser(**row) for row in served.people.search(q, limit)]
         return bodies.FoundUsers(model=served.version, users=found)
 
-    return await service.answer(search)
+    return await service.respond(search)
 
 
 @router.get("/model", tags=["looking up"], summary="What answers")
@@ -100,23 +111,26 @@ async def reload(service: Service) -> bodies.Reloaded:
 # -- jobs, in a thread of the pool ---------------------------------------------------------------------------
 
 
-def _recommended(
-    served: Served, body: bodies.RecommendToUsers | bodies.RecommendToItems
-) -> bodies.Recommended:
+def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.RecommendToItems) -> dict[str, Any]:
+    """A `bodies.Recommended`, as plain values: an object for each of thousands of items would take longer
+    than to find them."""
     known = served.recommender
     limits: dict[str, Any] = {"include_seen": body.include_seen, "allow": body.allow, "deny": body.deny}
+    lists: dict[Any, list[dict[str, Any]]]
     if isinstance(body, bodies.RecommendToItems):
         require_known(known.items, body.items)
         found = known.recommend_for_items([body.items], k=body.k, **limits)
-        lists = [bodies.RecommendedList(user=None, items=_scored_items(found))]
-        return bodies.Recommended(model=served.version, lists=lists)
-    require_known(known.users, body.users)
-    # Each once, as rows are told apart by their user; and a user with nothing left has no row at all.
-    asked = distinct(known.users, body.users)
-    parts = known.recommend(asked, k=body.k, **limits).partition_by("user", as_dict=True)
-    made = {user: _scored_items(rows) for (user,), rows in parts.items()}
-    lists = [bodies.RecommendedList(user=user, items=made.get(user, [])) for user in asked]
-    return bodies.Recommended(model=served.version, lists=lists)
+        lists, whose = {0: []}, [None]
+    else:
+        require_known(known.users, body.users)
+        # Each once, as rows are told apart by their user; and a user with nothing left has no row at all.
+        whose = distinct(known.users, body.users)
+        found = known.recommend(whose, k=body.k, **limits)
+        lists = {user: [] for user in whose}
+    for of, _, item, score, *title in found.rows():
+        lists[of].append({"item": item, "score": score, "title": title[0] if title else None})
+    made = [{"user": user, "items": items} for user, items in zip(whose, lists.values(), strict=True)]
+    return {"model": served.version, "lists": made}
 
 
 def _similar(served: Served, body: bodies.SimilarItems | bodies.SimilarUsers) -> bodies.Similar:
@@ -130,13 +144,11 @@ def _similar(served: Served, body: bodies.SimilarItems | bodies.SimilarUsers) ->
         asked = distinct(known.users, body.users)
         found, by = known.similar_users(asked, body.k), known.relation("users").stated
     of = found.columns[0]
-    parts = found.rename({"similar": "id"}).drop("rank").partition_by(of, as_dict=True, include_key=False)
-    made = {
-        own: [bodies.SimilarNode.model_construct(**row) for row in rows.to_dicts()]
-        for (own,), rows in parts.items()
-    }
-    lists = [bodies.SimilarList(id=own, similar=made.get(own, [])) for own in asked]
-    return bodies.Similar(model=served.version, by=by, lists=lists)
+    lists = {own: bodies.SimilarList(id=own, similar=[]) for own in asked}
+    for row in found.iter_rows(named=True):
+        node = bodies.SimilarNode(id=row["similar"], score=row["score"], title=row.get("title"))
+        lists[row[of]].similar.append(node)
+    return bodies.Similar(model=served.version, by=by, lists=list(lists.values()))
 
 
 def _scored(served: Served, body: bodies.ScoreBody) -> bodies.Scored:
@@ -178,9 +190,3 @@ def _explained(served: Served, body: bodies.ExplainToUser | bodies.ExplainToHist
     return bodies.Explained(
         model=served.version, surrogate=found.surrogate, agreement=agreement, items=list(made.values())
     )
-
-
-def _scored_items(rows: pl.DataFrame) -> list[bodies.ScoredItem]:
-    columns = [name for name in ("item", "score", "title") if name in rows.columns]
-    # They come from a typed frame, so that each is not validated again.
-    return [bodies.ScoredItem.model_construct(**row) for row in rows.select(columns).to_dicts()]
