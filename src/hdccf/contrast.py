@@ -150,8 +150,12 @@ def in_batch_log_weights(
     negatives: Negatives, log_frequency: Float[Tensor, " c"], *, mask_observed: bool
 ) -> Float[Tensor, "b c"]:
     """log of count × frequency^(−β) for each instance, without its own neighbours and observed pairs."""
-    counts = negatives.counts.to(log_frequency.dtype).repeat(len(negatives.own), 1)
-    counts.scatter_add_(1, negatives.own, -torch.ones_like(negatives.own, dtype=counts.dtype))
+    counts, own = negatives.counts.to(log_frequency.dtype), negatives.own
+    # All rows are alike but for their own neighbours, so that b × c logarithms would be c, again and again.
+    log_weights = (counts.log() + log_frequency).repeat(len(own), 1)
+    # A neighbour that was drawn twice is taken off twice.
+    times = (own.unsqueeze(2) == own.unsqueeze(1)).sum(2)
+    log_weights.scatter_(1, own, (counts[own] - times).log() + log_frequency[own])
     if mask_observed:
-        counts[negatives.observed_rows, negatives.observed_columns] = 0.0
-    return counts.log_().add_(log_frequency)
+        log_weights[negatives.observed_rows, negatives.observed_columns] = -torch.inf
+    return log_weights

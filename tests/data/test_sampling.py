@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 import literal
@@ -241,6 +242,22 @@ def test_drawn_columns_have_the_positives_for_certain_and_fill_up_to_the_size() 
     columns, inclusion = draw_columns(torch.arange(20), 20, 2, generator())
     assert columns.tolist() == list(range(20))
     assert inclusion.tolist() == [1.0] * 20
+
+
+def test_few_columns_of_many_are_distinct_and_equally_likely() -> None:
+    made, positives = generator(), torch.tensor([0, 5, 6, 39])
+    counts = torch.zeros(40)
+    for _ in range(4000):
+        columns, inclusion = draw_columns(positives, 40, 12, made)
+        assert columns[:4].tolist() == [0, 5, 6, 39]
+        assert len(columns) == len(columns.unique()) == 12
+        assert inclusion[4:].unique().tolist() == [36 / 8]
+        counts[columns[4:]] += 1
+    assert counts[positives].tolist() == [0, 0, 0, 0]
+    others = counts[counts > 0]
+    # A draw without replacement spreads less than a multinomial one, so this is on the safe side.
+    assert len(others) == 36
+    assert stats.chisquare(others.numpy()).pvalue > 1e-4
 
 
 def test_sums_over_drawn_columns_are_unbiased_over_all_draws() -> None:

@@ -1,0 +1,147 @@
+"""What negatives cost: in-batch (the paper's) against uniform and against blocks, and sampling ahead.
+
+    python benchmarks/bench_samplers.py [--quick] [--json] [--dataset ml-100k] [--seconds 60] [--seeds 3]
+    python benchmarks/bench_samplers.py --ahead [--dataset ml-1m]      only: a batch drawn ahead by a thread
+
+Seconds an epoch, the best validation NDCG@10 (99 negatives), and seconds of training until 98 % of the best
+that all of them have reached. Vectors are free, of dimension 64, and cosines; what differs is in `SAMPLERS`,
+each with the step size of four that was best on validation. Evaluation is not counted. `--ahead` compares
+steps that draw their batch with steps whose batch a second thread has drawn during the step before.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does: a waiting thread sleeps
+
+import torch
+
+import hdccf
+from curves import Judge, Point, our_curve, seconds_to
+from hdccf.experiments.tasks import open_split
+from hdccf.models import entry_named
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.optimizers import Stepper
+
+COMMON: dict[str, Any] = {"user_vector": "free", "embedding_dim": 64, "temperature": 0.2, "user_side": 0.3}
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "block": {"sampler": "block", "learning_rate": 4e-3},
+    "in-batch": {"sampler": "in-batch", "learning_rate": 2e-3},
+    "uniform": {"sampler": "uniform", "learning_rate": 2e-3},
+}
+HISTORY: dict[str, dict[str, Any]] = {"history": {"user_vector": "history", "embedding_dim": 128}}
+SHARE = 0.98
+_END = object()
+
+
+def settings_of(sampler: str) -> HDCCF:
+    return HDCCF(**{**COMMON, **SAMPLERS[sampler]})
+
+
+def to_quality(
+    split: hdccf.Split, samplers: list[str], seconds: float, threads: int, seeds: int
+) -> dict[str, float]:
+    judge = Judge(split)
+    curves: dict[str, list[list[Point]]] = {
+        name: [
+            our_curve(split, settings_of(name), judge, seconds=seconds, threads=threads, seed=seed)
+            for seed in range(seeds)
+        ]
+        for name in samplers
+    }
+    best = {name: median(max(p.value for p in curve) for curve in some) for name, some in curves.items()}
+    target = SHARE * min(best.values())
+    print(f"{'':>10} {'s an epoch':>11} {'best NDCG@10':>13} {'s to ' + format(target, '.4f'):>12}")
+    epoch: dict[str, float] = {}
+    reached: dict[str, float] = {}
+    for name, some in curves.items():
+        epoch[name] = min(curve[-1].seconds / curve[-1].epoch for curve in some)
+        reached[name] = median(seconds_to(curve, target) or float("inf") for curve in some)
+        print(f"{name:>10} {epoch[name]:>11.3f} {best[name]:>13.4f} {reached[name]:>12.2f}", flush=True)
+    ratios = {}
+    for other in (name for name in samplers if name != "in-batch"):
+        ratios[f"in_batch_epoch_of_{other}"] = epoch["in-batch"] / epoch[other]
+        ratios[f"in_batch_to_quality_of_{other}"] = reached["in-batch"] / reached[other]
+    return ratios
+
+
+# -- a batch ahead -------------------------------------------------------------------------------------------
+
+
+def one_ahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same batches in the same order, each drawn by a thread while the one before is in use."""
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        following = pool.submit(next, batches, _END)
+        while (batch := following.result()) is not _END:
+            following = pool.submit(next, batches, _END)
+            yield batch
+
+
+def ahead(split: hdccf.Split, seconds: float) -> dict[str, float]:
+    """The median over rounds of the seconds of a step with a batch ahead, over those without."""
+    ratios = {}
+    print(f"{'':>10} {'ms a step':>10} {'ahead':>10} {'ratio':>7}")
+    for name, values in {**SAMPLERS, **HISTORY}.items():
+        settings, generator = HDCCF(**{**COMMON, **values}), torch.Generator().manual_seed(0)
+        model = entry_named("hdccf").build(settings, split.train, generator)
+        stepper = Stepper(model.groups["all"], settings)
+        plain, overlapped = [], []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(plain) < 3:
+            plain.append(_step_seconds(model, stepper, model.batches(generator), generator))
+            overlapped.append(_step_seconds(model, stepper, one_ahead(model.batches(generator)), generator))
+        ratios[f"ahead_{name}"] = median(b / a for a, b in zip(plain, overlapped, strict=True))
+        shown = f"{1e3 * min(plain):>10.2f} {1e3 * min(overlapped):>10.2f}"
+        print(f"{name:>10} {shown} {ratios[f'ahead_{name}']:>7.2f}", flush=True)
+    return ratios
+
+
+def _step_seconds(
+    model: Any, stepper: Stepper, batches: Iterator[Any], generator: torch.Generator, most: int = 16
+) -> float:
+    next(batches)  # shuffling an epoch is not what a step costs
+    start, steps = time.perf_counter(), 0
+    for batch in batches:
+        for objective in model.objectives(batch, generator):
+            float(objective.loss.detach())  # as the trainer looks at it
+            stepper.step(objective.loss)
+        steps += 1
+        if steps == most:
+            break
+    return (time.perf_counter() - start) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed and a few seconds each")
+    parser.add_argument("--json", action="store_true", help="one JSON object of ratios on the last line")
+    parser.add_argument("--dataset", default="ml-100k")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each sampler and seed")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--ahead", action="store_true", help="only whether a batch drawn ahead pays")
+    parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), default=list(SAMPLERS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    split = open_split(arguments.dataset)
+    print(f"{len(split.train):,} pairs, {arguments.threads} threads, load {os.getloadavg()[0]:.1f}")
+    ratios: dict[str, float] = {}
+    if not arguments.ahead:
+        seconds = 9.0 if arguments.quick else arguments.seconds
+        seeds = 1 if arguments.quick else arguments.seeds
+        ratios |= to_quality(split, arguments.samplers, seconds, arguments.threads, seeds)
+    ratios |= ahead(split, 2.0 if arguments.quick else 10.0)
+    if arguments.json:
+        print(json.dumps({name: round(ratio, 3) for name, ratio in ratios.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Quality against seconds of training, without the seconds of evaluation: what benchmarks compare."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import hdccf
+from hdccf.config import TrainingSettings
+from hdccf.data.prepare import predefined_split
+from hdccf.evaluation.ranking import Ranker
+from hdccf.runs import FitOptions
+from hdccf.scoring import Scorer
+from hdccf.trainer import StopTraining, fit, parse_metric
+
+METRIC = "sampled:ndcg@10"
+PATIENCE = 8
+
+
+class Point(NamedTuple):
+    """How good a model is on validation after so many epochs and seconds of training."""
+
+    epoch: int
+    seconds: float
+    value: float
+
+
+class Judge:
+    """Measures a scorer on the validation part. The same object serves all systems of a comparison."""
+
+    def __init__(self, split: hdccf.Split, metric: str = METRIC) -> None:
+        self.protocol, self.name = parse_metric(metric)
+        self.ranker = Ranker(split, "validation")
+
+    def __call__(self, scorer: Scorer) -> float:
+        return self.ranker.measure(scorer, (self.name,), (self.protocol,))[self.protocol][self.name]
+
+
+class Curve:
+    """Collects points and says when there is no more to learn from going on."""
+
+    def __init__(self, judge: Judge, seconds: float, enough: float = float("inf")) -> None:
+        self.judge, self.budget, self.enough = judge, seconds, enough
+        self.points: list[Point] = []
+        self.trained, self._since = 0.0, time.perf_counter()
+
+    def look(self, epoch: int, scorer: Callable[[], Scorer]) -> None:
+        """Called after each training; what happens in here is not counted."""
+        self.add(epoch, time.perf_counter() - self._since, scorer)
+        self._since = time.perf_counter()
+
+    def add(self, epoch: int, taken: float, scorer: Callable[[], Scorer]) -> None:
+        """The same, where somebody else has measured what the training took."""
+        self.trained += taken
+        self.points.append(Point(epoch, round(self.trained, 4), round(self.judge(scorer()), 5)))
+
+    @property
+    def ended(self) -> bool:
+        best = max(range(len(self.points)), key=lambda place: self.points[place].value, default=0)
+        stuck = len(self.points) - 1 - best >= PATIENCE
+        reached = bool(self.points) and self.points[-1].value >= self.enough
+        return self.trained > self.budget or stuck or reached
+
+
+def our_curve(
+    split: hdccf.Split,
+    settings: TrainingSettings,
+    judge: Judge,
+    *,
+    seconds: float,
+    enough: float = float("inf"),
+    every: int = 1,
+    threads: int = 2,
+    seed: int = 0,
+) -> list[Point]:
+    """Our trainer as ever, but that nothing is held out for it: who looks is the judge."""
+    curve = Curve(judge, seconds, enough)
+
+    def look(model: Any, batch: Any) -> dict[str, float]:
+        done = curve.points[-1].epoch if curve.points else 0
+        curve.look(done + every, model.scorer)
+        return {}
+
+    def stop(record: dict[str, Any]) -> None:
+        if curve.ended:
+            raise StopTraining
+
+    wanted = settings.changed(epochs=10_000, patience=10_000, evaluate_every=every)
+    fit(
+        predefined_split(split.train),
+        wanted,
+        seed=seed,
+        options=FitOptions(threads=threads),
+        diagnosis=look,
+        on_evaluation=stop,
+    )
+    return curve.points
+
+
+def seconds_to(curve: Iterable[Point | list[float]], target: float) -> float | None:
+    """Seconds until the target is first reached at an evaluation; None where it never is."""
+    return next((point[1] for point in curve if point[2] >= target), None)
