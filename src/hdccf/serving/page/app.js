@@ -1,7 +1,7 @@
 // Where one is stands in the address: #/user/196, #/taste/50,181, #/negatives/196, #/run.
 
 import { get } from "./api.js";
-import { byId, count } from "./dom.js";
+import { byId, count, decoded } from "./dom.js";
 import { negativesView } from "./negatives.js";
 import { runView } from "./run.js";
 import { tasteView } from "./taste.js";
@@ -35,7 +35,7 @@ const views = {
 function show() {
   const [, view = "user", value = ""] = location.hash.match(/^#\/(\w+)(?:\/(.*))?$/) ?? [];
   const name = VIEWS.includes(view) ? view : "user";
-  if (value && (name === "user" || name === "negatives")) state.user = decodeURIComponent(value);
+  if (value && (name === "user" || name === "negatives")) state.user = decoded(value);
   if (name === "taste") state.taste = value;
   tabs.forEach((tab, k) => {
     const chosen = VIEWS[k] === name;

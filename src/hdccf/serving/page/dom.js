@@ -19,6 +19,15 @@ export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)}\
 export const figure = (value) => (value == null ? "" : Math.abs(value) >= 100 ? count(Math.round(value)) : Number(value.toPrecision(4)).toString());
 export const named = (entry) => entry.title ?? `item ${entry.item ?? entry.id}`;
 
+// A part of an address as text; one that somebody mistyped stays as it is.
+export function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 // Said to those who do not see what changed.
 export function say(text) {
   byId("status").textContent = text;

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { combobox, items } from "./combobox.js";
-import { h, latest, named, problem, say } from "./dom.js";
+import { decoded, h, latest, named, problem, say } from "./dom.js";
 import { recommendations } from "./listing.js";
 
 const K = 10;
@@ -36,7 +36,7 @@ export function tasteView(root, { go, titles }) {
     .catch((error) => starters.replaceChildren(problem(error)));
 
   const show = latest(async (isLast, joined) => {
-    picked = joined.split(",").filter(Boolean).map(decodeURIComponent).map((item) => ({ item, title: titles.get(item) }));
+    picked = joined.split(",").filter(Boolean).map(decoded).map((item) => ({ item, title: titles.get(item) }));
     chips.replaceChildren(...picked.map((entry) =>
       h("li", {}, h("button", { class: "small", "aria-label": `Remove ${named(entry)}`, onclick: () => change(picked.filter((one) => one !== entry)) }, `${named(entry)} ×`))));
     nameUnnamed(isLast, joined);
