@@ -8,6 +8,7 @@ items held out, and exposure by popularity, where the lens' assumption does not 
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 import hdccf
 from hdccf.data.split import Split
 from hdccf.data.synthetic import World
-from hdccf.lens import look, units_of
+from hdccf.lens import compared, look, units_of
 from hdccf.recommend import Recommender
 
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -44,14 +45,38 @@ def worlds(size: int) -> dict[str, tuple[World, Split, hdccf.HDCCF]]:
     }
 
 
-def unobserved(world: World, model: Recommender) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Of every pair that is not in training: the score in the user's units, and whether it is liked."""
+def truth(world: World, model: Recommender) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """users × items: what is not in training, and what is liked."""
     train = model.split.train
     left = np.ones((train.n_users, train.n_items), np.bool_)
     left[train.users, train.items] = False
-    scores = model.score_block(torch.arange(train.n_users)).double().numpy()
-    units = np.stack([units_of(row[some]).of(row) for row, some in zip(scores, left, strict=True)])
-    return units[left], world.liked(*world.codes_of(train))[left]
+    return left, world.liked(*world.codes_of(train))
+
+
+def in_units(model: Recommender, left: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return np.stack([units_of(row[some]).of(row) for row, some in zip(raw(model, left), left, strict=True)])
+
+
+def raw(model: Recommender, left: NDArray[np.bool_]) -> NDArray[np.float64]:
+    return model.score_block(torch.arange(len(left))).double().numpy()
+
+
+def rank_odds(model: Recommender, left: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The logarithm of the odds that a score beats another one of the user's unobserved."""
+    scores = raw(model, left)
+    places = [np.searchsorted(np.sort(row[some]), row) for row, some in zip(scores, left, strict=True)]
+    shares = (np.stack(places) + 0.5) / (left.sum(1, keepdims=True) + 1.0)
+    odds: NDArray[np.float64] = np.log(shares / (1 - shares))
+    return odds
+
+
+def log_loss(values: NDArray[np.float64], model: Recommender, left: NDArray[np.bool_], liked: Any) -> float:
+    """Of the likes of all unobserved pairs, with the true ω and densities of these values."""
+    held_out = [values[part.users, part.items] for part in (model.split.validation, model.split.test)]
+    some = np.random.default_rng(0).choice(values[left], 20_000, replace=False)
+    lens = compared(np.concatenate(held_out), some, 0.0)
+    said = np.clip(lens.probability(values[left], float(liked[left].mean())), 1e-6, 1 - 1e-6)
+    return float(-np.where(liked[left], np.log(said), np.log1p(-said)).mean())
 
 
 def buckets(predicted: NDArray[np.float64], liked: NDArray[np.bool_]) -> list[Bucket]:
@@ -90,14 +115,17 @@ def main() -> None:
     for name, (world, split, settings) in worlds(asked.size).items():
         model = hdccf.fit(split, settings, seed=0)
         lens = look(model, split)
-        units, liked = unobserved(world, model)
-        omega = float(liked.mean())
-        found[name] = buckets(lens.probability(units, omega), liked)
+        left, liked = truth(world, model)
+        omega = float(liked[left].mean())
+        found[name] = buckets(lens.probability(in_units(model, left)[left], omega), liked[left])
         bounds = f"bounds {lens.least:.4f} to {lens.most:.4f}, between them {lens.between:.4f}"
         print(f"\n{name}: ω = {omega:.4f}; {bounds}")
         print("| said | true | pairs |\n|---:|---:|---:|")
         for said, true, pairs in found[name]:
             print(f"| {said:.3f} | {true:.3f} | {pairs:,} |")
+        for values in (raw, in_units, rank_odds):
+            loss = log_loss(values(model, left), model, left, liked)
+            print(f"log-loss by {values.__name__}: {loss:.4f}")
     if asked.figure is not None:
         draw(found, asked.figure)
 
