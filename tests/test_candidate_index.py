@@ -8,7 +8,7 @@ import torch
 
 from graphs import interactions, small_split
 from hdccf import candidates
-from hdccf.candidates import Best, Index, Wanted, exact_best
+from hdccf.candidates import Best, Index, Wanted, best_of_rows, exact_best
 from hdccf.data.graph import Neighbours
 from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError
@@ -135,3 +135,15 @@ def test_nobody_is_proposed_nothing() -> None:
     index = Index(scorer)
     assert index.propose(scorer, torch.arange(0), 5).shape == (0, 5)
     assert not len(together(index.best(scorer, torch.arange(0), Wanted(3, seen(0.1), None))).rows)
+
+
+@pytest.mark.parametrize(("n", "k"), [(10_300, 1), (82_000, 8), (102_400, 10), (300, 10)])
+def test_the_best_of_long_rows_are_those_of_all_scores(n: int, k: int) -> None:
+    scores = torch.randn(3, n, generator=torch.Generator().manual_seed(n))
+    scores[0, -k:] = 9.0 + torch.arange(k)  # in the last, unfinished stretch
+    scores[1, 100 : 100 + k] = 9.0 + torch.arange(k)  # all in one stretch
+    scores[2, k // 2 :] = -torch.inf  # fewer than k that count
+    best, places = best_of_rows(scores, k)
+    assert best.equal(scores.topk(k, dim=1).values)
+    assert scores.gather(1, places).equal(best)
+    assert [len(set(row)) for row in places.tolist()] == [k, k, k]
