@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from hdccf.cli import main
+from hdccf.serving import server as server_module
 
 pytest_plugins = ["service_fixtures"]
 
@@ -162,6 +163,12 @@ def test_what_cannot_be_served_is_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert said in line
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """asyncio turns Nagle's algorithm off only for sockets that name their protocol."""
+    with server_module._listen("127.0.0.1", 0) as made:
+        assert made.proto == socket.IPPROTO_TCP
 
 
 def test_the_server_loads_no_trainer(run: Path) -> None:

@@ -10,11 +10,12 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from hdccf.errors import RunError
+from hdccf.errors import HdccfError, RunError
 from hdccf.recommend import Recommender, load_run
 from hdccf.serving.titles import Catalogue, People
 
@@ -58,6 +59,8 @@ def load(path: Path, *, index_above: int | None = None) -> Served:
     if not scores or not all(math.isfinite(score) for score in scores):
         raise RunError(f"the model of {folder} scores {scores[:3]}, which are no numbers; train again")
     recommender.similar_items(recommender.split.train.item_ids.head(1), k=1)
+    with suppress(HdccfError):  # this user may have had nothing that could be a reason
+        recommender.explain(user[0], k=1)
     served.catalogue.search("", 1)
     served.people.search("", 1)
     return served

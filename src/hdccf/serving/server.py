@@ -53,10 +53,12 @@ def serve(run: Path, settings: ServeSettings) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     """Before the model is loaded: that a port is taken should not be found out after a minute."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
+        family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        made = socket.socket(family, kind)
+        # With the protocol named: asyncio turns Nagle's algorithm off for those only, and with it every
+        # answer would wait 40 ms for the client's delayed acknowledgement of its head.
+        made = socket.socket(family, kind, protocol)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(address)
