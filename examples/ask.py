@@ -34,7 +34,7 @@ def main() -> None:
     for reason in why["items"][0]["because"]:
         print(f"  {why['items'][0]['title']} because of {reason['title']} ({reason['share']:.0%})")
 
-    found = ask(address, "/v1/items?q=harbour&limit=2")["items"]
+    found = ask(address, "/v1/items?q=thriller&limit=2")["items"]
     print(f"somebody new, who watched {' and '.join(item['title'] for item in found)}:")
     body = {"items": [item["item"] for item in found], "k": 3}
     for item in ask(address, "/v1/recommend", body)["lists"][0]["items"]:
