@@ -35,7 +35,7 @@ def problem(answered: Response, status: int) -> Any:
     ("path", "body", "kind", "ids"),
     [
         ("/v1/recommend", {"users": [1, "nobody", 99]}, "user", ["nobody", "99"]),
-        ("/v1/recommend", {"items": [1, 2.0]}, None, None),
+        ("/v1/similar", {"items": [2.0, 30.0]}, "item", ["30"]),
         ("/v1/recommend", {"items": ["é\ud83c\udf89"]}, "item", ["é🎉"]),
         ("/v1/similar", {"items": [30]}, "item", ["30"]),
         ("/v1/similar", {"users": [-1]}, "user", ["-1"]),
@@ -51,9 +51,6 @@ def test_unknown_ids_are_named(client: TestClient, path: str, body: Any, kind: s
 
     # By hand: a client would not send half of a character.
     answered = client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
-    if kind is None:
-        assert problem(answered, 422)["errors"][0]["pointer"].startswith("/items/1")
-        return
     found = problem(answered, 404)
     assert found["type"] == "urn:hdccf:problem:unknown-id"
     assert (found["kind"], found["ids"]) == (kind, ids)
@@ -75,9 +72,12 @@ def test_unknown_ids_are_named(client: TestClient, path: str, body: Any, kind: s
         ("/v1/recommend", {"users": [1], "k": "5"}, "/k", "integer"),
         ("/v1/recommend", {"users": [1], "k": True}, "/k", "integer"),
         ("/v1/recommend", {"users": [1], "inclued_seen": True}, "/inclued_seen", "not permitted"),
-        ("/v1/recommend", {"users": [True]}, "/users/0", ""),
-        ("/v1/recommend", {"users": ["x" * 257]}, "/users/0", ""),
-        ("/v1/recommend", {"users": [2**63]}, "/users/0", ""),
+        ("/v1/recommend", {"users": [1, True]}, "/users/1", "an id is an integer of 64 bits or a text"),
+        ("/v1/recommend", {"users": [1.5]}, "/users/0", "an id is"),
+        ("/v1/recommend", {"users": [1], "deny": [""]}, "/deny/0", "an id is"),
+        ("/v1/recommend", {"users": [1], "k": 2.5}, "/k", "integer"),
+        ("/v1/recommend", {"users": ["x" * 257]}, "/users/0", "an id is"),
+        ("/v1/recommend", {"users": [2**63]}, "/users/0", "an id is"),
         ("/v1/similar", {"k": 3}, "", "give either items or users"),
         ("/v1/score", {"pairs": [{"user": 1}]}, "/pairs/0/item", "required"),
         ("/v1/explain", {"user": 1, "top": 0}, "/top", "greater than or equal to 1"),
@@ -90,8 +90,7 @@ def test_what_does_not_fit_is_pointed_at(
     found = problem(client.post(path, json=body), 422)
     assert found["type"] == "urn:hdccf:problem:invalid-request"
     first = found["errors"][0]
-    assert first["pointer"].startswith(pointer)
-    assert bool(first["pointer"]) == bool(pointer)
+    assert first["pointer"] == pointer
     assert said in first["detail"]
     assert first["detail"] in found["detail"]
 

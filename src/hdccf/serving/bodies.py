@@ -2,7 +2,17 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
 
 MAX_USERS = 256
 """Users, or pairs of similar nodes, in a request; ask again for more."""
@@ -16,12 +26,53 @@ MAX_TOP = 100
 MAX_QUERY = 200
 MAX_FOUND = 100
 
+_LONGEST_ID = 256
+
+
+def _whole(value: Any) -> Any:
+    """JSON knows one kind of number, and 21.0 is an integer of its."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _checked_id(value: Any) -> int | str:
+    # By hand: a union would complain once for each of its kinds, at places that no body has.
+    value = _whole(value)
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, str) and 0 < len(value) <= _LONGEST_ID and _is_text(value):
+        return value
+    raise PydanticCustomError("id", "an id is an integer of 64 bits or a text of 1 to 256 characters")
+
+
+def _is_text(value: str) -> bool:
+    """Not half a character."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 Id = Annotated[
-    Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
-    | Annotated[str, Field(strict=True, min_length=1, max_length=256)],
-    Field(description="As in the data that was trained on; a number and its text are the same id."),
+    int | str,
+    PlainValidator(_checked_id),
+    WithJsonSchema(
+        {
+            "description": "As in the data that was trained on; a number and its text are the same id.",
+            "anyOf": [
+                {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+                {"type": "string", "minLength": 1, "maxLength": _LONGEST_ID},
+            ],
+        }
+    ),
 ]
-K = Annotated[int, Field(strict=True, ge=1, le=MAX_K, description="How many each, or all there are.")]
+# The validator comes last: limits behind it would be kept but not described.
+K = Annotated[
+    int,
+    Field(strict=True, ge=1, le=MAX_K, description="How many each, or all there are."),
+    BeforeValidator(_whole),
+]
+Top = Annotated[int, Field(strict=True, ge=1, le=MAX_TOP), BeforeValidator(_whole)]
 Users = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
 Items = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
 History = Annotated[
@@ -91,9 +142,9 @@ class ScoreBody(Body):
 class _Reasons(Body):
     items: Items | None = None
     """What to explain; the best k if not given."""
-    k: Annotated[int, Field(strict=True, ge=1, le=MAX_TOP)] = 3
+    k: Top = 3
     """How many of the best, where no items are given."""
-    top: Annotated[int, Field(strict=True, ge=1, le=MAX_TOP)] = 5
+    top: Top = 5
     """How many reasons each."""
 
 
