@@ -24,13 +24,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does: a waiting thread sleeps
 
 import numpy as np
-import polars as pl
 import torch
 
 import hdccf
@@ -42,9 +40,9 @@ from hdccf.models import MODELS
 from hdccf.models.negatives import redrawn
 from hdccf.runs import FitOptions
 from hdccf.trainer import StopTraining, fit
+from peers.asked import Asked, recbole_requirements, write_pairs
 from peers.environments import python_with
 
-HERE = Path(__file__).parent
 ROUNDS, ENOUGH_SECONDS = 3, 45.0
 
 
@@ -58,13 +56,6 @@ class Took(NamedTuple):
 
 
 # -- RecBole -------------------------------------------------------------------------------------------------
-
-
-def recbole_requirements() -> tuple[str, ...]:
-    """RecBole's last release with what it still runs with, and our own torch."""
-    pinned = (HERE.parent / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    (torch_pin,) = (line for line in pinned if line.startswith("torch=="))
-    return ("recbole==1.2.1", torch_pin, "numpy==1.26.4", "pandas==2.2.3", "scipy==1.17.1", "setuptools<81")
 
 
 def _bpr(settings: Any) -> dict[str, Any]:
@@ -102,19 +93,14 @@ PEERS: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
 }
 
 
-class RecBole:
+class RecBole(Asked):
     """The other process: it sleeps until it is asked for an epoch."""
 
     def __init__(self, train: Interactions, folder: Path, threads: int) -> None:
-        _write_pairs(train, folder / "pairs")
+        write_pairs(train, folder / "pairs")
         self.n_pairs = len(train)
-        self.log = (folder / "log.txt").open("w", encoding="utf-8")
-        script = HERE / "peers" / "recbole_epoch.py"
         python = python_with("recbole", recbole_requirements())
-        command = [str(python), str(script), str(folder), "pairs", str(threads)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, cwd=folder
-        )
+        super().__init__(python, "recbole_epoch.py", folder, "pairs", str(threads))
 
     def epoch(self, name: str, settings: Settings) -> Took:
         model, options_of = PEERS[name]
@@ -122,39 +108,10 @@ class RecBole:
             "learner": getattr(settings, "optimizer", "adam"),
             "learning_rate": getattr(settings, "learning_rate", 1e-3),
         }
-        answer = self._ask({"model": model, "options": {**optimizer, **options_of(settings)}})
+        answer = self.ask(json.dumps({"model": model, "options": {**optimizer, **options_of(settings)}}))
         if answer["pairs"] != self.n_pairs:
             raise SystemExit(f"RecBole trains on {answer['pairs']} pairs, we on {self.n_pairs}")
         return Took(answer["seconds"], answer["processor"])
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        asked: IO[str] | None = self.process.stdin
-        answers: IO[str] | None = self.process.stdout
-        if asked is None or answers is None:
-            raise SystemExit("the pipes to RecBole are gone")
-        asked.write(json.dumps(question) + "\n")
-        asked.flush()
-        line = answers.readline()
-        if not line:
-            raise SystemExit("RecBole ended: " + Path(self.log.name).read_text(encoding="utf-8")[-2000:])
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def __enter__(self) -> "RecBole":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.communicate()  # closes its input, which ends it
-        self.log.close()
-
-
-def _write_pairs(train: Interactions, folder: Path) -> None:
-    """An atomic file, as RecBole calls its tables."""
-    folder.mkdir()
-    table = pl.DataFrame({"user_id:token": train.users, "item_id:token": train.items})
-    table.write_csv(folder / "pairs.inter", separator="\t")
 
 
 # -- ours ----------------------------------------------------------------------------------------------------

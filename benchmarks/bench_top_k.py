@@ -121,7 +121,8 @@ def through_index(n_items: int, seconds: float) -> dict[str, float]:
     users, items = trained(n_items)
     alive = (users.abs().sum(1) > 0).nonzero().squeeze(1)
     rows = alive[torch.randperm(len(alive), generator=torch.Generator().manual_seed(0))[:USERS]]
-    wanted, found = Wanted(K, None, None), {}
+    wanted = Wanted(K, None, None)
+    found: dict[str, float] = {}
     for name, similarity in (("dot", Dot()), ("cosine", Cosine())):
         scorer = VectorScorer(similarity, Vectors(users, users), Vectors(items, items))
         index = Index(scorer)

@@ -56,7 +56,8 @@ class Curve:
     @property
     def ended(self) -> bool:
         best = max(range(len(self.points)), key=lambda place: self.points[place].value, default=0)
-        stuck = len(self.points) - 1 - best >= PATIENCE
+        # Some are no better than chance for a while, so that nobody is given up at once.
+        stuck = len(self.points) - 1 - best >= PATIENCE and self.trained > self.budget / 4
         reached = bool(self.points) and self.points[-1].value >= self.enough
         return self.trained > self.budget or stuck or reached
 

@@ -58,7 +58,7 @@ def test_what_the_index_proposes_and_f_orders_is_what_is_exact(name: str) -> Non
     found = together(index.best(scorer, rows, wanted))
     assert found.rows.equal(rows)
     same = (exact.items.unsqueeze(2) == found.items.unsqueeze(1)).any(2).double().mean()
-    assert same > (0.8 if "modulated" in name else 0.95)
+    assert same > (0.8 if "modulated" in name else 0.9)
     assert index.recall > (0.8 if "modulated" in name else 0.95)
     torch.testing.assert_close(found.scores, scorer.score_rows(rows, found.items))
 
@@ -147,3 +147,12 @@ def test_the_best_of_long_rows_are_those_of_all_scores(n: int, k: int) -> None:
     assert best.equal(scores.topk(k, dim=1).values)
     assert scores.gather(1, places).equal(best)
     assert [len(set(row)) for row in places.tolist()] == [k, k, k]
+
+
+@pytest.mark.parametrize("similarity", [Dot(), Cosine()])
+def test_items_that_nobody_has_had_lead_no_search_astray(similarity: Similarity) -> None:
+    generator = torch.Generator().manual_seed(3)
+    users, items = (torch.randn(n, 32, generator=generator) for n in (50, 6000))
+    items[:60] = 0.0  # as of items without training pairs: no distance to anybody is as small
+    scorer = VectorScorer(similarity, Vectors(users, users), Vectors(items, items))
+    assert Index(scorer).recall > 0.9

@@ -102,8 +102,8 @@ class Index:
 
     def __init__(self, scorer: VectorScorer) -> None:
         started = time.monotonic()
-        points = _item_points(scorer.similarity, scorer.items.embedding)
-        self._index = _empty_index(points.shape[1])
+        points = _points(scorer.similarity, scorer.items.embedding)
+        self._index = _empty_index(points.shape[1], scorer.similarity)
         self._index.add(np.arange(len(points)), points)
         self.n_items = len(points)
         self.recall = self._recall(scorer)
@@ -120,7 +120,7 @@ class Index:
         pool = min(pool, self.n_items)
         if not len(rows):
             return torch.full((0, pool), -1)
-        points = _user_points(scorer.similarity, scorer.users.embedding[rows])
+        points = _points(scorer.similarity, scorer.users.embedding[rows])
         # The search looks at this many places, and finds no more than it looks at.
         self._index.expansion_search = max(128, 2 * pool)
         found = self._index.search(points, pool)
@@ -176,37 +176,17 @@ class Index:
         return found / max(total, 1)
 
 
-def _item_points(
+def _points(
     similarity: Similarity, vectors: Float[Tensor, "n d"]
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Points whose distance to a user's point orders items as f does (as f without modulation does).
-
-    Unit vectors are nearest where their cosine is greatest. A dot product becomes a distance by one more
-    coordinate that makes all items equally long; users have a zero there.
-    """
+    """Points of users and of items that the index's measure orders as f does (without its modulation)."""
     x = vectors.detach()
     if isinstance(similarity, Euclidean):
         return _as_points(within_ball(x))
-    if not _is_product(similarity):
-        return _as_points(unit(x))
-    lengths = x.square().sum(1)
-    rest = (lengths.max() - lengths).clamp_min(0).sqrt().unsqueeze(1)
-    return _as_points(torch.cat([x, rest], 1))
-
-
-def _user_points(
-    similarity: Similarity, vectors: Float[Tensor, "n d"]
-) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    x = vectors.detach()
-    if isinstance(similarity, Euclidean):
-        return _as_points(within_ball(x))
-    if not _is_product(similarity):
-        return _as_points(unit(x))
-    return _as_points(torch.cat([x, x.new_zeros(len(x), 1)], 1))
-
-
-def _is_product(similarity: Similarity) -> bool:
-    return isinstance(similarity, Dot) or (isinstance(similarity, Modulated) and not similarity.normalise)
+    is_product = isinstance(similarity, Dot) or (
+        isinstance(similarity, Modulated) and not similarity.normalise
+    )
+    return _as_points(x if is_product else unit(x))
 
 
 def _as_points(x: Float[Tensor, "n d"]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
@@ -216,11 +196,14 @@ def _as_points(x: Float[Tensor, "n d"]) -> np.ndarray[tuple[int, int], np.dtype[
     return points
 
 
-def _empty_index(dim: int) -> Any:
+def _empty_index(dim: int, similarity: Similarity) -> Any:
     try:
         from usearch.index import Index as Graph
     except ImportError as cause:
         raise ConfigError(
             "an index of candidates needs usearch; install it with: pip install 'hdccf[index]'"
         ) from cause
-    return Graph(ndim=dim, metric="l2sq", dtype="f32", connectivity=32, expansion_add=128)
+    # Products as they are: turned into distances, an item without a direction of its own is near to everybody
+    # and leads every search astray (decision 112).
+    measure = "l2sq" if isinstance(similarity, Euclidean) else "ip"
+    return Graph(ndim=dim, metric=measure, dtype="f32", connectivity=32, expansion_add=128)
