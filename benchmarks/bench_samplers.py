@@ -84,10 +84,10 @@ def one_ahead(batches: Iterator[Any]) -> Iterator[Any]:
             yield batch
 
 
-def ahead(split: hdccf.Split, seconds: float) -> dict[str, float]:
-    """The median over rounds of the seconds of a step with a batch ahead, over those without."""
-    ratios = {}
-    print(f"{'':>10} {'ms a step':>10} {'ahead':>10} {'ratio':>7}")
+def steps(split: hdccf.Split, seconds: float, most: int) -> dict[str, float]:
+    """An epoch by the shortest of its steps, and what a batch ahead makes of it: the median over rounds."""
+    ratios, epoch = {}, {}
+    print(f"{'':>10} {'ms a step':>10} {'ahead':>10} {'ratio':>7} {'s an epoch':>11}")
     for name, values in {**SAMPLERS, **HISTORY}.items():
         settings, generator = HDCCF(**{**COMMON, **values}), torch.Generator().manual_seed(0)
         model = entry_named("hdccf").build(settings, split.train, generator)
@@ -95,35 +95,39 @@ def ahead(split: hdccf.Split, seconds: float) -> dict[str, float]:
         plain: list[float] = []
         overlapped: list[float] = []
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(plain) < 3:
-            plain.append(_step_seconds(model, stepper, model.batches(generator), generator))
-            overlapped.append(_step_seconds(model, stepper, one_ahead(model.batches(generator)), generator))
+        while time.perf_counter() < end or len(plain) < 2:
+            drawn = model.batches(generator), one_ahead(model.batches(generator))
+            for batches, times in zip(drawn, (plain, overlapped), strict=True):
+                times.append(_step_seconds(model, stepper, batches, generator, most))
         ratios[f"ahead_{name}"] = median(b / a for a, b in zip(plain, overlapped, strict=True))
-        shown = f"{1e3 * min(plain):>10.2f} {1e3 * min(overlapped):>10.2f}"
-        print(f"{name:>10} {shown} {ratios[f'ahead_{name}']:>7.2f}", flush=True)
+        epoch[name] = min(plain) * model.n_batches
+        shown = f"{1e3 * min(plain):>10.2f} {1e3 * min(overlapped):>10.2f} {ratios[f'ahead_{name}']:>7.2f}"
+        print(f"{name:>10} {shown} {epoch[name]:>11.2f}", flush=True)
+    for other in ("block", "uniform"):
+        ratios[f"in_batch_steps_of_{other}"] = epoch["in-batch"] / epoch[other]
     return ratios
 
 
 def _step_seconds(
-    model: Any, stepper: Stepper, batches: Iterator[Any], generator: torch.Generator, most: int = 16
+    model: Any, stepper: Stepper, batches: Iterator[Any], generator: torch.Generator, most: int
 ) -> float:
     next(batches)  # shuffling an epoch is not what a step costs
-    start, steps = time.perf_counter(), 0
+    start, done = time.perf_counter(), 0
     for batch in batches:
         for objective in model.objectives(batch, generator):
             float(objective.loss.detach())  # as the trainer looks at it
             stepper.step(objective.loss)
-        steps += 1
-        if steps == most:
+        done += 1
+        if done == most:
             break
-    return (time.perf_counter() - start) / steps
+    return (time.perf_counter() - start) / done
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="one seed and a few seconds each")
+    parser.add_argument("--quick", action="store_true", help="only what a step takes")
     parser.add_argument("--json", action="store_true", help="one JSON object of ratios on the last line")
     parser.add_argument("--dataset", default="ml-100k")
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each sampler and seed")
@@ -136,11 +140,9 @@ def main() -> None:
     split = open_split(arguments.dataset)
     print(f"{len(split.train):,} pairs, {arguments.threads} threads, load {os.getloadavg()[0]:.1f}")
     ratios: dict[str, float] = {}
-    if not arguments.ahead:
-        seconds = 9.0 if arguments.quick else arguments.seconds
-        seeds = 1 if arguments.quick else arguments.seeds
-        ratios |= to_quality(split, arguments.samplers, seconds, arguments.threads, seeds)
-    ratios |= ahead(split, 2.0 if arguments.quick else 10.0)
+    if not (arguments.ahead or arguments.quick):
+        ratios |= to_quality(split, arguments.samplers, arguments.seconds, arguments.threads, arguments.seeds)
+    ratios |= steps(split, *((1.0, 3) if arguments.quick else (10.0, 16)))
     if arguments.json:
         print(json.dumps({name: round(ratio, 3) for name, ratio in ratios.items()}))
 

@@ -8,7 +8,8 @@ Same split, same frozen 99 negatives on the validation part, same threads, dimen
 for nobody; ours counts everything else from `fit` on, the others their own training only. A system ends when
 it has reached all targets, has not got better at eight looks, or its minutes are over. implicit and Cornac
 have the settings that were best on validation (results/bpr_outside.jsonl; ALS: quality_targets.json),
-RecBole's models their own defaults, but ENMF the published ones (below), ours its preset `time-blind`, and for the modulated one dimension 32.
+RecBole's models their own defaults, but for ENMF (see below), ours its preset `time-blind`, and the modulated
+one dimension 32.
 
 Each system is a line of results/time_to_quality.jsonl, and one that is there is not run again (--again does).
 results/time_to_quality.md and .png are written from the lines.

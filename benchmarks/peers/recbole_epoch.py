@@ -37,7 +37,7 @@ FIXED = {
 PAIRS_AT_ONCE = 1 << 18
 
 # LightGCN fills its matrix by a method that SciPy has since taken away.
-dok_matrix._update = lambda self, values: self._dict.update(values)
+setattr(dok_matrix, "_update", lambda self, values: self._dict.update(values))  # noqa: B010
 
 
 class Epochs:

@@ -88,7 +88,7 @@ def best_of_rows(scores: Float[Tensor, "b c"], k: int) -> tuple[Float[Tensor, "b
     if stretches < 40 * k:  # in short rows the bookkeeping is the longer part
         return scores.topk(k, dim=1)
     whole = stretches * _STRETCH
-    parts = scores[:, :whole].unflatten(1, (stretches, _STRETCH))
+    parts = scores[:, :whole].view(b, stretches, _STRETCH)
     chosen = parts.amax(2).topk(k, dim=1).indices
     starts = (chosen * _STRETCH).unsqueeze(2) + torch.arange(_STRETCH, device=scores.device)
     rest = torch.arange(whole, c, device=scores.device).expand(b, -1)
