@@ -73,8 +73,8 @@ class Neighbours:
         from hdccf.data.draw_kernels import add_neighbours_below
 
         found = torch.empty_like(ranks)
-        arrays = (x.numpy() for x in (nodes, ranks, self.starts, self._gap_keys))
-        add_neighbours_below(*arrays, self.n_columns, found.numpy())
+        starts, keys = self.starts.numpy(), self._gap_keys.numpy()
+        add_neighbours_below(nodes.numpy(), ranks.numpy(), starts, keys, self.n_columns, found.numpy())
         return found
 
     def refuse_full(self, nodes: Int64[Tensor, " b"]) -> None:

@@ -111,12 +111,10 @@ class PairModel(nn.Module):
         return Objective(loss + penalty, group, {"fit": loss.detach(), "penalty": penalty.detach()})
 
     def _log_weights(self, draws: Draws, like: Float[Tensor, "b s"]) -> LogWeights:
-        corrected = self.correct_chances and draws.log_chance is not None
-        if draws.valid is None and not corrected:
+        log_chance = draws.log_chance if self.correct_chances else None
+        if draws.valid is None and log_chance is None:
             return None
-        log_weights = torch.zeros_like(like, requires_grad=False)
-        if corrected:
-            log_weights -= draws.log_chance
+        log_weights = torch.zeros_like(like) if log_chance is None else -log_chance.to(like.dtype)
         return log_weights if draws.valid is None else log_weights.masked_fill(~draws.valid, -torch.inf)
 
     def _request(self, batch: Pairs) -> Request:

@@ -54,7 +54,7 @@ class EverySampler(InBatchSampler):
     """The in-batch sampler, giving all that it could give to one target instead of something at random."""
 
     def every_side(
-        self, target: int, nodes: Int64[Tensor, " pairs"], neighbours: Neighbours
+        self, target: int, nodes: Int64[Tensor, " pairs"], neighbours: Neighbours, backwards: Neighbours
     ) -> Iterator[tuple[Fraction, Negatives]]:
         """Every outcome in which pair number `target` is the batch's first instance, with its probability."""
         others = [pair for pair in range(self.graph.n_pairs) if pair != target]
@@ -70,7 +70,7 @@ class EverySampler(InBatchSampler):
                 script = Scripted(
                     neighbours.starts, neighbours.flat, neighbours.n_columns, torch.tensor(outcome)
                 )
-                yield probability, self._side(chosen, script, torch.Generator())
+                yield probability, self._side(chosen, script, backwards, torch.Generator())
 
 
 def check_enumeration() -> Iterator[Finding]:
@@ -84,7 +84,7 @@ def check_enumeration() -> Iterator[Finding]:
         ):
             mean: Expected = defaultdict(Fraction)
             for target, node in enumerate(nodes.tolist()):
-                expected = _appearances(sampler, target, nodes, forward)
+                expected = _appearances(sampler, target, nodes, forward, backward)
                 known = forward.flat[forward.starts[node] : forward.starts[node + 1]].tolist()
                 for column, degree in enumerate(backward.degrees.tolist()):
                     mean[column] += expected[column]
@@ -101,11 +101,15 @@ def check_enumeration() -> Iterator[Finding]:
 
 
 def _appearances(
-    sampler: EverySampler, target: int, nodes: Int64[Tensor, " pairs"], neighbours: Neighbours
+    sampler: EverySampler,
+    target: int,
+    nodes: Int64[Tensor, " pairs"],
+    neighbours: Neighbours,
+    backwards: Neighbours,
 ) -> Expected:
     """How often each column stands among the target's negatives, in expectation; before masking."""
     expected: Expected = defaultdict(Fraction)
-    for probability, negatives in sampler.every_side(target, nodes, neighbours):
+    for probability, negatives in sampler.every_side(target, nodes, neighbours, backwards):
         log_counts = contrast.in_batch_log_weights(
             negatives, torch.zeros(len(negatives.columns), dtype=torch.float64), mask_observed=False
         )
