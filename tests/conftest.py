@@ -25,6 +25,7 @@ TORCH_ROOMS = [
     "hdccf.recommend",
     "hdccf.similar",
     "hdccf.similarity",
+    "hdccf.slopes",
     "hdccf.solving",
     "hdccf.warm_start",
 ]

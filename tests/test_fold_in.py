@@ -22,7 +22,8 @@ from hdccf.models.base import VectorScorer
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.pairs import PairModel
 from hdccf.recommend import Recommender
-from hdccf.solving import ContrastiveRows, Frozen, PairRows, Scored, solve
+from hdccf.similarity import Cosine, Dot, Similarity, Vectors
+from hdccf.solving import ContrastiveRows, Frozen, PairRows, Scored, by_torch, solve
 from hdccf.trainer import fit
 from small_world import assert_equal
 from training import quick
@@ -186,6 +187,31 @@ def test_the_contrastive_loss_of_new_rows_is_equation_14_without_users(
         positive = math.exp(f[row][place] / tau)
         expected.append(-math.log(positive / (positive + weight * debiased)))
     assert_equal(loss(scored), expected)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("size", [None, 7.0])
+@pytest.mark.parametrize("similarity", [Cosine(), Dot()])
+def test_the_gradient_written_out_is_the_recorded_one(
+    similarity: Similarity, size: float | None, masked: bool
+) -> None:
+    draw = torch.Generator().manual_seed(1)
+    mine, opposite = (torch.randn(n, 4, generator=draw, dtype=torch.float64) for n in (3, 6))
+    # Row 2 is paired with every column, so that with a mask no negative is left to it.
+    rows, places = torch.tensor([0, 0, 1, *[2] * 6]), torch.tensor([1, 4, 0, *range(6)])
+    columns, log_inclusion, log_weights = torch.arange(6), torch.randn(6).double(), torch.randn(6).double()
+    shares = torch.rand(9, generator=draw, dtype=torch.float64)
+    loss = ContrastiveRows(log_weights, 0.3, 0.7, 0.0, -1.0, size, masked)
+
+    def scored(x: Vectors) -> Scored:
+        scores = similarity.all_pairs(x, Vectors(opposite, opposite))
+        return Scored(scores, rows, places, log_inclusion, columns)
+
+    recorded = by_torch(lambda x: (loss(scored(x)) * shares).sum())([mine])[0]
+    written = loss.slopes(similarity, opposite, scored(Vectors(mine, mine)), shares)
+    assert written is not None
+    torch.testing.assert_close(written([mine])[0], recorded, rtol=1e-9, atol=1e-12)
+    assert recorded[:2].abs().min() > 1e-6
 
 
 @pytest.mark.parametrize("name", ["bpr", "pointwise"])

@@ -5,7 +5,7 @@ takes its own steps: Adam scales every number by itself, and no row's answer dep
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -20,7 +20,8 @@ from hdccf.data.sampling import draw_columns
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, cross_entropy_loss, pairwise_loss
-from hdccf.similarity import Similarity, Vectors, unit
+from hdccf.similarity import Cosine, Dot, Similarity, Vectors, unit
+from hdccf.slopes import SoftmaxSlopes
 
 STEPS = 20
 """Steps of Adam; more of them rank no better (decision 090)."""
@@ -31,6 +32,9 @@ COLUMNS = 4096
 _MEAN_DECAY, _SQUARE_DECAY = 0.9, 0.999
 _ROWS_AT_ONCE = 64
 _ROWS_AT_ONCE_BY_PAIR = 8
+
+Slopes = Callable[[list[Tensor]], Sequence[Tensor]]
+"""Gradients at the free tensors: the vectors, and the factors where they are others."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,33 @@ class ContrastiveRows:
             positive, log_negatives[rows], None, temperature=self.temperature, item_weight=self.weight
         )
 
+    def slopes(
+        self,
+        similarity: Similarity,
+        opposite: Float[Tensor, "c d"],
+        blank: Scored,
+        shares: Float[Tensor, " n"],
+    ) -> "Slopes | None":
+        """The gradient of Σ share · loss written out, where that is short; `blank` may have any scores."""
+        if self.omega or self.l2 or not isinstance(similarity, Dot | Cosine):
+            return None
+        normalise = isinstance(similarity, Cosine)
+        log_weights = (self.log_weights[blank.columns] + blank.log_inclusion).repeat(len(blank.scores), 1)
+        if self.masked:
+            log_weights[blank.rows, blank.places] = -torch.inf
+        if self.size is not None:
+            total = torch.logsumexp(log_weights, dim=1, keepdim=True)
+            log_weights += math.log(self.size) - total.masked_fill(total.isinf(), 0.0)
+        written = SoftmaxSlopes(
+            columns=(unit(opposite) if normalise else opposite) / self.temperature,
+            log_weights=log_weights + math.log(self.weight),
+            rows=blank.rows,
+            places=blank.places,
+            shares=shares,
+            normalise=normalise,
+        )
+        return lambda free: [written(free[0])]
+
     def _sizes(
         self,
         log_weights: Float[Tensor, " c"],
@@ -243,7 +274,11 @@ def _solve_some(
     second = first
     if frozen.own.factors is not frozen.own.embedding:
         second = start(opposite.factors, frozen.own.factors)
-    return _descend(Vectors(first, second), total)
+    written_out = None
+    if first is second and isinstance(loss, ContrastiveRows):
+        blank = Scored(torch.zeros(len(nodes), len(columns)), rows, places, log_inclusion, columns)
+        written_out = loss.slopes(frozen.similarity, opposite.embedding, blank, shares)
+    return _descend(Vectors(first, second), by_torch(total) if written_out is None else written_out)
 
 
 def _usual_length(vectors: Float[Tensor, "n d"]) -> float:
@@ -251,25 +286,33 @@ def _usual_length(vectors: Float[Tensor, "n d"]) -> float:
     return float(lengths.mean().clamp_min(1e-12)) if len(lengths) else 1.0
 
 
-def _descend(start: Vectors, total: Callable[[Vectors], Float[Tensor, ""]]) -> Vectors:
+def by_torch(total: Callable[[Vectors], Float[Tensor, ""]]) -> Slopes:
+    """Recorded and differentiated: right for every loss and similarity."""
+
+    def slopes(free: list[Tensor]) -> Sequence[Tensor]:
+        with torch.enable_grad():
+            followed = [x.detach().requires_grad_() for x in free]
+            loss = total(Vectors(followed[0], followed[-1]))
+        # Not by backward(), which would leave gradients in the similarity's own weights.
+        return torch.autograd.grad(loss, followed)
+
+    return slopes
+
+
+def _descend(start: Vectors, slopes: Slopes) -> Vectors:
     """Adam, in the few lines that it is: torch's own takes longer than the gradients of one user do."""
     shared = start.factors is start.embedding
-    free = [x.clone().requires_grad_() for x in ([start.embedding] if shared else start)]
+    free = [x.clone() for x in ([start.embedding] if shared else start)]
     entry = [float(torch.linalg.vector_norm(x, dim=1).max()) / math.sqrt(x.shape[1]) for x in start]
     means = [torch.zeros_like(x) for x in free]
     squares = [torch.zeros_like(x) for x in free]
     for step in range(STEPS):
-        with torch.enable_grad():
-            loss = total(Vectors(free[0], free[-1]))
-        # Not by backward(), which would leave gradients in the similarity's own weights.
-        slopes = torch.autograd.grad(loss, free)
         falling = 0.5 * (1 + math.cos(math.pi * step / STEPS))
         with torch.no_grad():
-            for place, slope in enumerate(slopes):
+            for place, slope in enumerate(slopes(free)):
                 means[place].lerp_(slope, 1 - _MEAN_DECAY)
                 squares[place].lerp_(slope.square(), 1 - _SQUARE_DECAY)
                 spread = (squares[place] / (1 - _SQUARE_DECAY ** (step + 1))).sqrt_().add_(1e-12)
                 size = STEP_SIZE * falling * entry[place] / (1 - _MEAN_DECAY ** (step + 1))
                 free[place].addcdiv_(means[place], spread, value=-size)
-    first = free[0].detach()
-    return Vectors(first, first if shared else free[1].detach())
+    return Vectors(free[0], free[-1])
