@@ -8,6 +8,7 @@ from scipy.stats import kendalltau
 from graphs import small_split
 from hdccf import explain
 from hdccf.config import Settings
+from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError
 from hdccf.models import MODELS
 from hdccf.recommend import Recommender
@@ -110,3 +111,16 @@ def test_what_cannot_be_explained_is_said() -> None:
         fitted.explain("u1", [7])
     with pytest.raises(DataError, match="list 0 is empty"):
         fitted.explain_for_items([])
+
+
+@pytest.mark.parametrize("kind", ["history", "ease", "free", "neumf"])
+def test_who_has_had_nothing_is_told_so(kind: str) -> None:
+    split = small_split()
+    parts = [part.subset(part.users != 1) for part in (split.train, split.validation, split.test)]
+    fitted = fit(Split(*parts, split.method, split.facts), {**EXACT, **APPROXIMATE}[kind])
+    for items in (None, [103]):
+        with pytest.raises(
+            DataError, match=r"^user 'u1' has had nothing, so that nothing speaks for anything$"
+        ):
+            fitted.explain("u1", items)
+    assert fitted.explain("u2", k=1).parts.height

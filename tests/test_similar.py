@@ -99,3 +99,10 @@ def test_more_than_there_are_and_nothing(fitted: dict[str, Recommender]) -> None
         recommender.similar_items([100], k=0)
     with pytest.raises(DataError, match="item 5 is not in the catalogue"):
         recommender.similar_items([5])
+
+
+@pytest.mark.parametrize("name", ["relations", "weights"])
+def test_what_compares_is_made_once(fitted: dict[str, Recommender], name: str) -> None:
+    items, users = (fitted[name].relation(kind) for kind in ("items", "users"))
+    assert fitted[name].relation("items") is items
+    assert fitted[name].relation("users") is users is not items

@@ -71,6 +71,7 @@ class Recommender:
         self.users = Vocabulary("user", split.train.user_ids, "the training data")
         self.items = Vocabulary("item", split.train.item_ids, "the catalogue")
         self._scorer: Scorer = model.scorer()
+        self._relations: dict[Kind, Relation] = {}  # made once: without vectors it is a matrix over the data
 
     @property
     def path(self) -> Path:
@@ -234,7 +235,9 @@ class Recommender:
 
     def relation(self, kind: Kind) -> Relation:
         """What compares items, or users, with each other; its `stated` says so in words."""
-        return relation(self.model, self.scorer(), self.events, kind)
+        if kind not in self._relations:
+            self._relations[kind] = relation(self.model, self.scorer(), self.events, kind)
+        return self._relations[kind]
 
     def similar_items(self, items: Ids, k: int = 10) -> pl.DataFrame:
         """The k items most like each of these: rows of item, rank, similar, score (and title)."""

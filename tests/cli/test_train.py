@@ -1,0 +1,81 @@
+"""Training on the command line, on data that has grown since."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import hdccf
+from graphs import tastes
+from hdccf.cli import main
+
+QUICK = ["--set", "epochs=1", "--set", "embedding_dim=4", "--set", "block_users=16"]
+
+
+def call(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Path:
+    """A run on some events in `old`, and a file with those and what came after: a new user and a new item."""
+    data = tastes()
+    times = data.times
+    assert times is not None
+    events = pl.DataFrame(
+        {
+            "user": data.user_ids.gather(data.users),
+            "item": data.item_ids.gather(data.items),
+            "time": times,
+        }
+    )
+    events.write_csv(tmp_path / "events.csv")
+    later = int(times.max()) + 1_000_000
+    new = pl.DataFrame(
+        {"user": "newcomer", "item": [100, 102, 104, 900, 106, 108], "time": [later + i for i in range(6)]}
+    )
+    pl.concat([events, new]).write_csv(tmp_path / "grown.csv")
+    kept = ["--out", tmp_path / "old", *QUICK]
+    assert call("train", "--interactions", tmp_path / "events.csv", *kept) == 0
+    return tmp_path / "grown.csv"
+
+
+def test_a_run_starts_another_on_grown_data(
+    grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    start = ["--init-from", tmp_path / "old", "--out", tmp_path / "new"]
+    assert call("train", "--interactions", grown, *start, *QUICK) == 0
+    assert f"starting from {tmp_path / 'old'}: 40 users and 30 items known, 1 and 1 new" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    facts = json.loads((tmp_path / "new" / "run.json").read_text())["data"]["init_from"]
+    assert (facts["users"], facts["new_users"], facts["new_items"]) == (40, 1, 1)
+    model = hdccf.load_run(tmp_path / "new")
+    found = model.recommend(["newcomer"], k=30)["item"].to_list()
+    assert len(found) == 25
+    assert 900 not in found
+    assert 900 in model.recommend(["u1"], k=100)["item"]
+
+
+def test_what_a_run_cannot_start_is_one_line(
+    grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for start, settings, said in (
+        (tmp_path / "nowhere", QUICK, "nowhere"),
+        (
+            tmp_path / "old",
+            [*QUICK, "--set", "embedding_dim=8"],
+            "its items.embedding is 30×4, here it is 31×8",
+        ),
+    ):
+        capsys.readouterr()
+        out = ["--out", tmp_path / "new"]
+        assert call("train", "--interactions", grown, "--init-from", start, *out, *settings) == 2
+        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1
+        assert said in lines[0]
+        assert not (tmp_path / "new").exists()
