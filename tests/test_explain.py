@@ -116,8 +116,9 @@ def test_what_cannot_be_explained_is_said() -> None:
 @pytest.mark.parametrize("kind", ["history", "ease", "free", "neumf"])
 def test_who_has_had_nothing_is_told_so(kind: str) -> None:
     split = small_split()
-    parts = [part.subset(part.users != 1) for part in (split.train, split.validation, split.test)]
-    fitted = fit(Split(*parts, split.method, split.facts), {**EXACT, **APPROXIMATE}[kind])
+    train, validation, test = (x.subset(x.users != 1) for x in (split.train, split.validation, split.test))
+    left = Split(train, validation, test, split.method, split.facts)
+    fitted = fit(left, {**EXACT, **APPROXIMATE}[kind])
     for items in (None, [103]):
         with pytest.raises(
             DataError, match=r"^user 'u1' has had nothing, so that nothing speaks for anything$"

@@ -38,8 +38,7 @@ def grown(tmp_path: Path) -> Path:
         {"user": "newcomer", "item": [100, 102, 104, 900, 106, 108], "time": [later + i for i in range(6)]}
     )
     pl.concat([events, new]).write_csv(tmp_path / "grown.csv")
-    kept = ["--out", tmp_path / "old", *QUICK]
-    assert call("train", "--interactions", tmp_path / "events.csv", *kept) == 0
+    assert call("train", "--interactions", tmp_path / "events.csv", "--out", tmp_path / "old", *QUICK) == 0
     return tmp_path / "grown.csv"
 
 
@@ -47,7 +46,7 @@ def test_a_run_starts_another_on_grown_data(
     grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    start = ["--init-from", tmp_path / "old", "--out", tmp_path / "new"]
+    start = ["--init-from", str(tmp_path / "old"), "--out", str(tmp_path / "new")]
     assert call("train", "--interactions", grown, *start, *QUICK) == 0
     assert f"starting from {tmp_path / 'old'}: 40 users and 30 items known, 1 and 1 new" in " ".join(
         capsys.readouterr().err.split()
@@ -73,8 +72,8 @@ def test_what_a_run_cannot_start_is_one_line(
         ),
     ):
         capsys.readouterr()
-        out = ["--out", tmp_path / "new"]
-        assert call("train", "--interactions", grown, "--init-from", start, *out, *settings) == 2
+        given = ["--init-from", str(start), "--out", str(tmp_path / "new"), *settings]
+        assert call("train", "--interactions", grown, *given) == 2
         lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1
         assert said in lines[0]
