@@ -27,7 +27,8 @@ from hdccf.models.hdccf import HDCCFModel
 from hdccf.randomness import generator_for
 from hdccf.recommend import Recommender
 from hdccf.runs import FitOptions, RunFolder
-from hdccf.trainer import Standing, StopTraining, fit, resume
+from hdccf.standing import Standing
+from hdccf.trainer import StopTraining, fit, resume
 from training import KINDS, quick
 
 METRIC = "sampled:ndcg@10"

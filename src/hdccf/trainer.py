@@ -8,7 +8,7 @@ through it.
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from hdccf.progress import note
 from hdccf.randomness import generator_for
 from hdccf.recommend import Recommender
 from hdccf.runs import FitOptions, RunFolder
+from hdccf.standing import Standing
 from hdccf.tracking import open_tensorboard
 from hdccf.warm_start import start_from
 
@@ -43,32 +44,6 @@ Watch = Callable[[dict[str, Any]], None]
 
 class StopTraining(Exception):  # noqa: N818 - nothing went wrong
     """Raised by who watches: training ends here, with the best so far, as if patience had run out."""
-
-
-@dataclass
-class Standing:
-    """Where training stands: everything about it that is not a tensor."""
-
-    epoch: int = 1
-    """The epoch that is under way."""
-    step: int = 0
-    """How many of its steps are done."""
-    sums: dict[str, float] = field(default_factory=dict)
-    """Loss and terms of its steps so far, added up."""
-    best_value: float = -math.inf
-    best_epoch: int = 0
-    waited: int = 0
-    """Evaluations since the best."""
-    seconds: float = 0.0
-    finished: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "best_value": None if self.best_epoch == 0 else self.best_value}
-
-    @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> "Standing":
-        value = facts.pop("best_value")
-        return cls(**facts, best_value=-math.inf if value is None else value)
 
 
 def fit(

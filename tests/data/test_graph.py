@@ -149,7 +149,6 @@ def test_drawing_depends_on_the_generator_alone() -> None:
 def test_the_compiled_search_finds_what_the_search_among_all_keys_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("numba")
     data = random_interactions(5, 30, 40, share=0.6, full=False)
     nodes = torch.tensor([3, 0, 29, 3, 17, 8])
     plain = Graph.of(data).items_of.draw_others(nodes, 50, torch.Generator().manual_seed(1))

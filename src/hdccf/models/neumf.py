@@ -1,6 +1,7 @@
 """NeuMF: a factorisation and a perceptron over pairs, added up in one logit (He et al., 2017)."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, Literal, cast
@@ -63,7 +64,7 @@ class NeuMF(PairSettings):
         return self
 
 
-class Branch(nn.Module):
+class Branch(nn.Module, ABC):
     """One of NeuMF's two: vectors of its own, and a logit of its own for each pair, h·features + bias.
 
     What depends on the user or on the item alone is computed once for each, not for each pair.
@@ -88,19 +89,19 @@ class Branch(nn.Module):
         # Of two branches there are two, where their sum would do: each needs one while it learns alone.
         self.bias = nn.Parameter(torch.zeros(()))
 
-    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
-        raise NotImplementedError
+    @abstractmethod
+    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]: ...
 
-    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
-        raise NotImplementedError
+    @abstractmethod
+    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]: ...
 
+    @abstractmethod
     def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
         """The logits of each user with items of their own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
         """The logits of every user with every item, in memory that does not grow with the features."""
-        raise NotImplementedError
 
 
 class GMF(Branch):
