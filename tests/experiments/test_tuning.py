@@ -4,6 +4,7 @@ import io
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+import torch
 
 from graphs import small_split
 from hdccf.data.split import Split
@@ -109,6 +111,30 @@ def test_minutes_end_it_as_well_and_cut_a_trial_short(
         assert trial.user_attrs["cut"]
         assert len(trial.intermediate_values) == 2
         assert trial.value == max(trial.intermediate_values.values())
+
+
+def test_what_else_the_machine_does_takes_nothing_from_the_budget(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def waits(question: Question, values: Any, split: Split, threads: Any, watch: Any) -> float:
+        time.sleep(0.5)
+        return 0.5
+
+    def works(question: Question, values: Any, split: Split, threads: Any, watch: Any) -> float:
+        started = time.process_time()
+        while time.process_time() < started + 0.5:
+            pass
+        return 0.5
+
+    minutes = {}
+    for measure in (waits, works):
+        monkeypatch.setattr("hdccf.experiments.tuning._measure", measure)
+        place = str(tmp_path / f"{measure.__name__}.jsonl")
+        minutes[measure] = tune(
+            split, question(split), Budget(1, 5), study=place, out=tmp_path / "b.toml", overwrite=True
+        ).minutes
+    assert minutes[waits] < 0.2 / 60
+    assert minutes[works] >= 0.5 / 60 / torch.get_num_threads()
 
 
 def test_hopeless_trials_are_pruned_and_diverging_ones_told_apart(

@@ -13,7 +13,7 @@ def tune(
     dataset: Annotated[str, typer.Option(metavar="NAME", help="A named data set (hdccf data list).")],
     trials: Annotated[int, typer.Option(min=1, help="Settings to try at most, over all calls.")] = 50,
     minutes: Annotated[
-        float, typer.Option(min=0, help="Minutes of trials at most, over all processes and calls.")
+        float, typer.Option(min=0, help="Processor minutes a thread of trials at most, over all calls.")
     ] = 30.0,
     time_aware: Annotated[
         bool,

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -63,7 +62,8 @@ class Budget:
 
     trials: int
     minutes: float
-    """Of trials: those of all processes, and of all calls that worked on the study, add up."""
+    """Of trials, in processor time a thread: those of all processes, and of all calls that worked on the
+    study, add up."""
 
     def __post_init__(self) -> None:
         if self.trials < 1 or not self.minutes > 0:
@@ -154,14 +154,13 @@ class StudyFile:
             return trial
 
     def spent(self) -> tuple[int, float]:
-        """Trials and minutes so far, with those under way."""
-        trials, seconds, now = 0, 0.0, datetime.now(UTC).timestamp()
-        for trial in self.study.get_trials(deepcopy=False):
-            if trial.state.name in ("COMPLETE", "PRUNED"):
-                trials, seconds = trials + 1, seconds + trial.user_attrs.get("seconds", 0.0)
-            elif trial.state.name == "RUNNING" and trial.datetime_start is not None:
-                trials, seconds = trials + 1, seconds + max(0.0, now - trial.datetime_start.timestamp())
-        return trials, seconds / 60
+        """Trials and minutes so far, with those under way up to their last evaluation."""
+        counted = [
+            trial
+            for trial in self.study.get_trials(deepcopy=False)
+            if trial.state.name in ("COMPLETE", "PRUNED", "RUNNING")
+        ]
+        return len(counted), sum(trial.user_attrs.get("seconds", 0.0) for trial in counted) / 60
 
     def give_back(self, number: int) -> None:
         """Fails a trial that was not ended, and puts its settings in line again, once."""
