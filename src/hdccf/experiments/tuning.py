@@ -153,7 +153,7 @@ class _Watch:
 
     @property
     def seconds(self) -> float:
-        """Of the processor, a thread: what else the machine does takes nothing from a trial (decision 099)."""
+        """Of the processor, a thread: what else the machine does takes nothing from it (decision 099)."""
         return round((time.process_time() - self._started) / torch.get_num_threads(), 3)
 
     def __call__(self, record: dict[str, Any]) -> None:
