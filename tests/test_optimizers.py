@@ -1,5 +1,7 @@
 """The rules of the steps: those of torch, and sparse ones that leave alone what was not touched."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +12,13 @@ from torch.nn import functional
 
 from hdccf.config import TrainingSettings
 from hdccf.optimizers import OPTIMIZERS, Stepper
+
+TORCHS: dict[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adagrad": torch.optim.Adagrad,
+    "sgd": torch.optim.SGD,
+}
 
 
 def parameters(seed: int = 0) -> list[nn.Parameter]:
@@ -29,7 +38,7 @@ def test_each_rule_is_torchs(name: str, decay: float) -> None:
     settings = TrainingSettings(optimizer=name, learning_rate=0.01, weight_decay=decay)  # type: ignore[arg-type]
     mine, theirs = parameters(), parameters()
     stepper = Stepper(mine, settings)
-    rule = OPTIMIZERS[name](theirs, lr=0.01, weight_decay=decay)
+    rule = TORCHS[name](theirs, lr=0.01, weight_decay=decay)
     for step in range(5):
         stepper.step(loss_of(mine[0], mine[1], step, sparse=False))
         rule.zero_grad()
@@ -59,7 +68,7 @@ def test_sparse_adam_is_torchs_on_the_rows_and_adam_on_the_rest(name: str) -> No
     mine, theirs = parameters(), parameters()
     stepper = Stepper(mine, settings)
     rules: list[Any] = [torch.optim.SparseAdam([theirs[0]], lr=0.01)]
-    rules.append(OPTIMIZERS[name]([theirs[1]], lr=0.01, weight_decay=0.0))
+    rules.append(TORCHS[name]([theirs[1]], lr=0.01, weight_decay=0.0))
     for step in range(7):
         stepper.step(loss_of(mine[0], mine[1], step, sparse=True))
         loss = loss_of(theirs[0], theirs[1], step, sparse=True)
@@ -95,3 +104,33 @@ def test_a_parameter_without_a_part_in_the_loss_stays(sparse: bool) -> None:
     stepper.step(of_first())
     stepper.step(of_first())
     assert mine[1].equal(parameters()[1])
+
+
+def test_fused_adam_is_torchs_bit_by_bit_also_after_a_break() -> None:
+    mine, theirs = parameters(), parameters()
+    rule = torch.optim.Adam(theirs, lr=0.01, weight_decay=0.1, fused=True)
+    settings = TrainingSettings(learning_rate=0.01, weight_decay=0.1)
+    stepper = Stepper(mine, settings)
+    for step in range(6):
+        if step == 3:
+            state = stepper.optimizers["dense"].state_dict()
+            stepper = Stepper(mine, settings)
+            stepper.optimizers["dense"].load_state_dict(state)
+        stepper.step(loss_of(mine[0], mine[1], step, sparse=False))
+        rule.zero_grad()
+        loss_of(theirs[0], theirs[1], step, sparse=False).backward()  # type: ignore[no-untyped-call]
+        rule.step()
+    assert all(a.equal(b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_training_does_without_torchs_compiler() -> None:
+    """Its import takes seconds, and torch's own Adam is what asks for it."""
+    program = """
+import sys
+import hdccf
+from hdccf.models.factorization import BPR
+split = hdccf.leave_one_out(hdccf.load("synthetic"))
+hdccf.fit(split, BPR(epochs=1))
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

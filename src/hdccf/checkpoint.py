@@ -9,13 +9,12 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.optim import Optimizer
 
 from hdccf.errors import RunError
 from hdccf.files import atomic_file
@@ -78,7 +77,15 @@ def fill(model: Any, tensors: dict[str, Tensor], path: Path) -> None:
         raise RunError(f"{path} has the weights of another model or other data; train again") from cause
 
 
-def pack_optimizer(optimizer: Optimizer, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class Stateful(Protocol):
+    """An optimizer, of torch's or ours."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+def pack_optimizer(optimizer: Stateful, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """An optimizer's state as named tensors and numbers."""
     tensors, numbers = {}, {}
     for index, state in optimizer.state_dict()["state"].items():
@@ -92,7 +99,7 @@ def pack_optimizer(optimizer: Optimizer, prefix: str) -> tuple[dict[str, Tensor]
 
 
 def unpack_optimizer(
-    optimizer: Optimizer, prefix: str, tensors: dict[str, Tensor], numbers: dict[str, Any]
+    optimizer: Stateful, prefix: str, tensors: dict[str, Tensor], numbers: dict[str, Any]
 ) -> None:
     """Puts a packed state back; learning rates and the like stay as the settings made them."""
     whole = optimizer.state_dict()

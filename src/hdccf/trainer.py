@@ -27,7 +27,7 @@ from hdccf.files import write_json
 from hdccf.interrupts import Interruptible
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model, Solved
-from hdccf.optimizers import Stepper
+from hdccf.optimizers import Rule, Stepper
 from hdccf.profiling import Clock, Stopwatch, no_clock, table, timed
 from hdccf.progress import note
 from hdccf.randomness import generator_for
@@ -344,7 +344,7 @@ class _Training:
         if self.progress:
             note(f"going on at epoch {self.standing.epoch}, step {self.standing.step}")
 
-    def _optimizers(self) -> list[tuple[str, torch.optim.Optimizer]]:
+    def _optimizers(self) -> list[tuple[str, Rule]]:
         return [
             (f"optimizer.{group}.{kind}", optimizer)
             for group, stepper in self.steppers.items()

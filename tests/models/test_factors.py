@@ -17,7 +17,7 @@ def net_of(similarity: str) -> Factors:
 
 def gradients(net: Factors, scores: PairScores, l2: float) -> list[Tensor]:
     total = (scores.positive * 0.7).sum() + (scores.negative.square() * 1.3).sum()
-    penalty = l2 * torch.stack([x.square().sum() for x in scores.looked_up]).sum()
+    penalty = l2 * scores.squares()
     return list(torch.autograd.grad(total + penalty, list(net.parameters())))
 
 

@@ -254,7 +254,7 @@ def test_the_penalty_is_over_the_batch_and_negatives_count_as_one() -> None:
     p, q = net.factors.users.embedding.detach(), net.factors.items.embedding.detach()
     expected = 0.5 * (p[users].square().sum() + q[items].square().sum() + items.square().sum())
     expected += 0.5 * (q[negatives].square().sum() + negatives.square().sum()) / 3
-    torch.testing.assert_close(sum(x.detach().square().sum() for x in scores.looked_up), expected)
+    torch.testing.assert_close(scores.squares().detach(), expected)
     torch.testing.assert_close(scores.positive.detach(), (p[users] * q[items]).sum(1) + items)
     torch.testing.assert_close(net.scorer().score_rows(users, negatives), scores.negative.detach())
 

@@ -52,14 +52,22 @@ class Neighbours:
         The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour
         is r plus the number of neighbours with at most r non-neighbours below them: one binary search.
         """
-        self.refuse_full(nodes)
-        free = self.n_columns - self.degrees[nodes]
-        ranks = _below(free, size, generator)
+        if self._someone_is_full:
+            self.refuse_full(nodes)
+        ranks = _below(self._free.index_select(0, nodes), size, generator)
         if nodes.device.type == "cpu" and self._is_compiled:
             return self._columns_at(nodes, ranks)
         keys = nodes[:, None] * (self.n_columns + 1) + ranks
         below = torch.searchsorted(self._gap_keys, keys, right=True) - self.starts[nodes, None]
         return ranks + below
+
+    @cached_property
+    def _free(self) -> Int64[Tensor, " nodes"]:
+        return self.n_columns - self.degrees
+
+    @cached_property
+    def _someone_is_full(self) -> bool:
+        return bool((self._free == 0).any())
 
     @cached_property
     def _is_compiled(self) -> bool:

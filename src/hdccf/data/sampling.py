@@ -131,7 +131,9 @@ class PairSampler:
                 f"negatives need {self.least}; add items, or take another sampler"
             )
         for chosen in self._users_by_turns(generator) if self.by_user else self._pairs_by_turns(generator):
-            yield Pairs(self.graph.pair_users[chosen], self.graph.items_of.flat[chosen], self.weights[chosen])
+            # Much faster than an index in brackets, which is made for any number of axes.
+            columns = (self.graph.pair_users, self.graph.items_of.flat, self.weights)
+            yield Pairs(*(column.index_select(0, chosen) for column in columns))
 
     def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
         everybody = self._n_pairs == self.graph.n_pairs

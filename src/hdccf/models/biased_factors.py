@@ -8,7 +8,7 @@ from hdccf.data.graph import Graph
 from hdccf.models.base import VectorScorer
 from hdccf.models.factors import Factors
 from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairScores
+from hdccf.models.pairs import PairScores, squares_of
 from hdccf.models.row_dots import row_dots
 from hdccf.scoring import Scorer
 from hdccf.similarity import Vectors
@@ -46,7 +46,8 @@ class BiasedFactors(nn.Module):
             (columns.shape[1],), (0.5 / negatives.shape[1]) ** 0.5, dtype=p.dtype, device=p.device
         )
         shares[0] = 0.5**0.5
-        return PairScores(scores[:, 0], scores[:, 1:], (0.5**0.5 * p, shares.unsqueeze(1) * q, shares * bias))
+        squares = squares_of(0.5**0.5 * p, shares.unsqueeze(1) * q, shares * bias)
+        return PairScores(scores[:, 0], scores[:, 1:], squares)
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         return self.factors.score_rows(users, items) + self.bias[items]

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from hdccf.encoders import Table
 from hdccf.models.base import VectorScorer
-from hdccf.models.pairs import PairScores
+from hdccf.models.pairs import PairScores, Squares, squares_of
+from hdccf.models.row_dots import can_look_up, looked_up_dots
 from hdccf.scoring import Scorer
-from hdccf.similarity import SIMILARITIES, Vectors
+from hdccf.similarity import SIMILARITIES, Dot
 
 
 class Factors(nn.Module):
@@ -35,28 +36,41 @@ class Factors(nn.Module):
     ) -> PairScores:
         # One look-up for the positive and its negatives, as each costs a gradient as large as the table.
         columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
-        p = self.users.of(users)
-        scores, q = self._product(p, columns) if self._is_dense(columns) else self._rows(p, columns)
-        return PairScores(scores[:, 0], scores[:, 1:], (p.embedding, q))
+        if self._is_dense(columns):
+            scores, squares = self._product(users, columns)
+        elif self._is_compiled(columns):
+            scores, total = looked_up_dots(self.users.embedding, self.items.embedding, users, columns)
+            squares = lambda: total  # noqa: E731
+        else:
+            scores, squares = self._rows(users, columns)
+        return PairScores(scores[:, 0], scores[:, 1:], squares)
 
     def _is_dense(self, columns: Int64[Tensor, "b c"]) -> bool:
         """Whether scores of the whole catalogue are no more numbers than the vectors of the columns."""
         n_items, dim = self.items.embedding.shape
         return not self.items.sparse and n_items <= dim * columns.shape[1]
 
-    def _rows(self, p: Vectors, columns: Int64[Tensor, "b c"]) -> tuple[Tensor, Tensor]:
-        each_p = Vectors(p.embedding.unsqueeze(1), p.factors.unsqueeze(1))
-        q = self.items.of(columns)
-        return self.similarity.matching(each_p, q), q.embedding
+    def _is_compiled(self, columns: Int64[Tensor, "b c"]) -> bool:
+        table = self.items.embedding
+        return not self.items.sparse and isinstance(self.similarity, Dot) and can_look_up(table, columns)
 
-    def _product(self, p: Vectors, columns: Int64[Tensor, "b c"]) -> tuple[Tensor, Tensor]:
-        """The same from one product with all items, many times faster than a vector for each column.
+    def _rows(
+        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
+    ) -> tuple[Float[Tensor, "b c"], Squares]:
+        p, q = self.users.of(users.unsqueeze(1)), self.items.of(columns)
+        return self.similarity.matching(p, q), squares_of(p.embedding, q.embedding)
 
-        In the vectors' place come their lengths: the squares add up to the same.
-        """
-        every = self.items.all()
-        lengths = torch.linalg.vector_norm(every.embedding, dim=1)
-        return self.similarity.all_pairs(p, every).gather(1, columns), lengths[columns]
+    def _product(
+        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
+    ) -> tuple[Float[Tensor, "b c"], Squares]:
+        """The same from one product with all items, many times faster than a vector for each column."""
+        p, every = self.users.of(users), self.items.all()
+
+        def squares() -> Tensor:
+            lengths = every.embedding.square().sum(1)
+            return p.embedding.square().sum() + lengths[columns].sum()
+
+        return self.similarity.all_pairs(p, every).gather(1, columns), squares
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         return self.similarity.matching(self.users.of(users.unsqueeze(1)), self.items.of(items))

@@ -134,7 +134,7 @@ class SmoothedFactors(nn.Module):
             (p * q).sum(1),
             (p.unsqueeze(1) * others).sum(2),
             # The penalty is of what is learned, not of what the graph makes of it.
-            (functional.embedding(nodes, self.embedding),),
+            lambda: functional.embedding(nodes, self.embedding).square().sum(),
         )
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:

@@ -18,7 +18,7 @@ from hdccf.data.sampling import Pairs
 from hdccf.encoders import Table
 from hdccf.models.base import Model, Objective
 from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import Compare, PairModel, PairScores, cross_entropy_loss
+from hdccf.models.pairs import Compare, PairModel, PairScores, cross_entropy_loss, squares_of
 from hdccf.models.row_dots import row_dots
 from hdccf.models.sources import over_pairs
 from hdccf.pairwise import tiled_scores
@@ -197,7 +197,7 @@ class Branches(nn.Module):
             logits, looked_up = self._all(users, columns)
         else:
             logits, looked_up = _looked_up(self.named()[only], users, columns)
-        return PairScores(logits[:, 0], logits[:, 1:], looked_up)
+        return PairScores(logits[:, 0], logits[:, 1:], squares_of(*looked_up))
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         return self._all(users, items)[0]

@@ -19,14 +19,20 @@ from hdccf.models.base import Objective, weighted_mean
 from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.scoring import Scorer
 
+Squares = Callable[[], Float[Tensor, ""]]
+
 
 class PairScores(NamedTuple):
     """A batch, scored: each positive, and the negatives of its own."""
 
     positive: Float[Tensor, " b"]
     negative: Float[Tensor, "b s"]
-    looked_up: tuple[Float[Tensor, "b *rest"], ...]
-    """All vectors (and biases) that the rows took, for the penalty."""
+    squares: Squares
+    """The sum of the squares of all vectors (and biases) that the rows took: asked for only by a penalty."""
+
+
+def squares_of(*looked_up: Float[Tensor, "..."]) -> Squares:
+    return lambda: torch.stack([x.square().sum() for x in looked_up]).sum()
 
 
 @runtime_checkable
@@ -107,7 +113,7 @@ class PairModel(nn.Module):
         loss = weighted_mean(self.loss(scores.positive, scores.negative, log_weights), batch.weights)
         if not self.l2:
             return Objective(loss, group, {})
-        penalty = self.l2 * torch.stack([x.square().sum() for x in scores.looked_up]).sum() / len(batch.users)
+        penalty = self.l2 * scores.squares() / len(batch.users)
         return Objective(loss + penalty, group, {"fit": loss.detach(), "penalty": penalty.detach()})
 
     def _log_weights(self, draws: Draws, like: Float[Tensor, "b s"]) -> LogWeights:

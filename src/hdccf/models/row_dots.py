@@ -1,11 +1,16 @@
 """A vector with each of some others of its own: the hot product of models over pairs."""
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+# Below this the compiled loops save less in a training than loading them takes.
+_MANY_NUMBERS = 1 << 16
 
 
 def row_dots(vectors: Float[Tensor, "b d"], others: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
@@ -29,3 +34,64 @@ class _RowDots(torch.autograd.Function):
         vectors, others = ctx.saved_tensors
         of_each = grad.unsqueeze(2)
         return (others * of_each).sum(1), of_each * vectors.unsqueeze(1)
+
+
+def can_look_up(table: Tensor, columns: Tensor) -> bool:
+    """Whether `looked_up_dots` can take these columns of a table, and is worth its loading."""
+    kind = (table.device.type, table.dtype) == ("cpu", torch.float32)
+    return kind and columns.numel() * table.shape[1] >= _MANY_NUMBERS and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def looked_up_dots(
+    left: Float[Tensor, "m d"],
+    right: Float[Tensor, "n d"],
+    rows: Int64[Tensor, " b"],
+    columns: Int64[Tensor, "b c"],
+) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
+    """left[rows[b]]·right[columns[b, c]], and the sum of the squares of all vectors that were looked up.
+
+    No vector is copied for a place that names it, neither here nor for the gradient.
+    """
+    dots, squares = _LookedUpDots.apply(left, right, rows.contiguous(), columns.contiguous())  # type: ignore[no-untyped-call]
+    return dots, squares
+
+
+class _LookedUpDots(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, left: Tensor, right: Tensor, rows: Tensor, columns: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        from hdccf.row_kernels import dots_and_squares
+
+        ctx.save_for_backward(left, right, rows, columns)
+        ctx.set_materialize_grads(False)  # a sum of squares that nobody asks for costs no gradient
+        dots = left.new_empty(columns.shape)
+        tables = (left.detach().numpy(), right.detach().numpy())
+        squares = dots_and_squares(*tables, rows.numpy(), columns.numpy(), dots.numpy())
+        return dots, left.new_tensor(squares)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_dots: Tensor | None, of_squares: Tensor | None) -> tuple[Tensor | None, ...]:
+        from hdccf.row_kernels import add_gradients
+
+        left, right, rows, columns = ctx.saved_tensors
+        slopes = left.new_zeros(columns.shape) if of_dots is None else of_dots.contiguous()
+        pull = 0.0 if of_squares is None else float(of_squares)
+        of_left, of_right = torch.zeros_like(left), torch.zeros_like(right)
+        add_gradients(
+            left.detach().numpy(),
+            right.detach().numpy(),
+            rows.numpy(),
+            columns.numpy(),
+            slopes.numpy(),
+            pull,
+            of_left.numpy(),
+            of_right.numpy(),
+        )
+        return of_left, of_right, None, None

@@ -14,7 +14,7 @@ from hdccf.data.weights import positive_weights
 from hdccf.encoders import Table
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairScores, squared_loss
+from hdccf.models.pairs import PairScores, squared_loss, squares_of
 from hdccf.models.row_dots import row_dots
 from hdccf.models.sources import over_pairs
 from hdccf.scoring import Scorer
@@ -154,7 +154,7 @@ class SVDppNet(nn.Module):
         return PairScores(
             self.mean + (b_u + b_i).squeeze(1) + (seen * q).sum(1),
             self.mean + b_u + b_j.squeeze(2) + row_dots(unseen, others),
-            (p, q, others, y, b_u, b_i, b_j),
+            squares_of(p, q, others, y, b_u, b_i, b_j),
         )
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:

@@ -1,0 +1,67 @@
+"""The compiled loops of `looked_up_dots`: vectors are read, and gradients added, in place.
+
+Imported only where numba is installed and there are many numbers to look up (`hdccf.models.row_dots` decides;
+the tests hold plain torch against it). float32 only, and arrays in C order. One thread adds everything up in
+the order of the batch, so bits repeat.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float32]
+_Longs = NDArray[np.int64]
+
+# Sums over a row may be taken in any order, as lanes of a vector register need.
+_options: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "nsz", "arcp", "reassoc"},
+}
+
+
+@njit("f8(f4[:,::1], f4[:,::1], i8[::1], i8[:,::1], f4[:,::1])", **_options)
+def dots_and_squares(left: _Floats, right: _Floats, rows: _Longs, columns: _Longs, dots: _Floats) -> Any:
+    """dots[b, c] = left[rows[b]]·right[columns[b, c]]; gives the sum of the squares of all that was read."""
+    total = np.float64(0)
+    for b in range(len(rows)):
+        p = left[rows[b]]
+        squares = np.float32(0)
+        for k in range(len(p)):
+            squares += p[k] * p[k]
+        for c in range(columns.shape[1]):
+            q = right[columns[b, c]]
+            dot = np.float32(0)
+            for k in range(len(p)):
+                dot += p[k] * q[k]
+                squares += q[k] * q[k]
+            dots[b, c] = dot
+        total += squares
+    return total
+
+
+@njit("void(f4[:,::1], f4[:,::1], i8[::1], i8[:,::1], f4[:,::1], f4, f4[:,::1], f4[:,::1])", **_options)
+def add_gradients(
+    left: _Floats,
+    right: _Floats,
+    rows: _Longs,
+    columns: _Longs,
+    of_dots: _Floats,
+    of_squares: float,
+    of_left: _Floats,
+    of_right: _Floats,
+) -> None:
+    """Adds what the gradients of the dots and of the sum of squares are to the two tables."""
+    pull = np.float32(2) * of_squares
+    for b in range(len(rows)):
+        p, of_p = left[rows[b]], of_left[rows[b]]
+        for k in range(len(p)):
+            of_p[k] += pull * p[k]
+        for c in range(columns.shape[1]):
+            q, of_q, slope = right[columns[b, c]], of_right[columns[b, c]], of_dots[b, c]
+            for k in range(len(p)):
+                of_p[k] += slope * q[k]
+                of_q[k] += slope * p[k] + pull * q[k]
