@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import literal
-from hdccf import losses
+from hdccf import block_losses, losses
 from small_world import World, assert_equal, block, table, world
 
 
@@ -160,7 +160,7 @@ def test_block_sums_equal_those_of_rows_and_columns(temperature: float, weighted
     scores, mask, of_columns, of_rows = block(7)
     masked = torch.zeros_like(scores).masked_fill(mask, -math.inf)
     observed = mask.nonzero(as_tuple=True)
-    fast = losses.log_block_scores(
+    fast = block_losses.log_block_scores(
         scores,
         (observed[0], observed[1]),
         temperature=temperature,
@@ -204,8 +204,8 @@ def test_block_sums_equal_those_of_rows_and_columns(temperature: float, weighted
 def test_block_sums_of_a_transposed_view_are_swapped() -> None:
     scores, mask, _, _ = block(7)
     rows, columns = mask.nonzero(as_tuple=True)
-    over_columns, over_rows = losses.log_block_scores(scores, (rows, columns), temperature=0.2)
-    of_view = losses.log_block_scores(scores.T, (columns, rows), temperature=0.2)
+    over_columns, over_rows = block_losses.log_block_scores(scores, (rows, columns), temperature=0.2)
+    of_view = block_losses.log_block_scores(scores.T, (columns, rows), temperature=0.2)
     assert_equal(of_view[0], over_rows)
     assert_equal(of_view[1], over_columns)
 
@@ -213,7 +213,7 @@ def test_block_sums_of_a_transposed_view_are_swapped() -> None:
 def test_block_over_everything_is_equation_1_with_all_negatives() -> None:
     scores, mask, _, _ = block(11)
     rows, columns = mask.nonzero(as_tuple=True)
-    over_items, over_users = losses.log_block_scores(scores, (rows, columns), temperature=0.2)
+    over_items, over_users = block_losses.log_block_scores(scores, (rows, columns), temperature=0.2)
     loss = losses.contrastive(scores[rows, columns], over_items[rows], over_users[columns], temperature=0.2)
     expected = [
         literal.contrastive(
@@ -227,6 +227,47 @@ def test_block_over_everything_is_equation_1_with_all_negatives() -> None:
         for u, i in zip(rows.tolist(), columns.tolist(), strict=True)
     ]
     assert_equal(loss, expected)
+
+
+@pytest.mark.parametrize("temperature", [0.001, 0.02, 0.2])
+@pytest.mark.parametrize(("item_weight", "user_weight"), [(1.0, 0.0), (0.0, 2.0), (0.7, 1.3)])
+@pytest.mark.parametrize("bound", [math.inf, 1.0])
+def test_a_blocks_loss_at_once_equals_its_pieces(
+    temperature: float, item_weight: float, user_weight: float, bound: float
+) -> None:
+    """Also its gradient, with a row and a column of which nothing is left, and positives that are a part."""
+    scores, mask, of_columns, of_rows = block(7)
+    scores = scores.detach().clamp(-1, 1).requires_grad_()
+    observed = mask.nonzero(as_tuple=True)
+    some = torch.arange(0, len(observed[0]), 2)
+    weights = {"log_column_weights": of_columns, "log_row_weights": of_rows}
+    for positives in ((observed[0], observed[1]), (observed[0][some], observed[1][some])):
+        at_once = block_losses.block_contrastive(
+            scores,
+            (observed[0], observed[1]),
+            positives,
+            temperature=temperature,
+            item_weight=item_weight,
+            user_weight=user_weight,
+            bound=bound,
+            **weights,
+        )
+        over_items, over_users = block_losses.log_block_scores(
+            scores, (observed[0], observed[1]), temperature=temperature, **weights
+        )
+        pieces = losses.contrastive(
+            scores[positives],
+            over_items[positives[0]],
+            over_users[positives[1]],
+            temperature=temperature,
+            item_weight=item_weight,
+            user_weight=user_weight,
+        )
+        assert_equal(at_once, pieces)
+        factors = torch.linspace(0.1, 2.0, len(pieces), dtype=torch.float64)
+        gradients = [torch.autograd.grad(x @ factors, scores)[0] for x in (at_once, pieces)]
+        assert_equal(*gradients)
+        assert gradients[0].abs().max() > 0
 
 
 def test_log_negative_score_has_the_gradient_of_its_value() -> None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import TypeCheckError
 from torch import Tensor
 
-from hdccf import losses
+from hdccf import block_losses, losses
 from small_world import block
 
 
@@ -57,7 +57,7 @@ def test_block_sums_stay_exact_in_single_precision(temperature: float) -> None:
     results = []
     for kind in (torch.float32, torch.float64):
         x = scores.detach().to(kind).requires_grad_()
-        sums = losses.log_block_scores(
+        sums = block_losses.log_block_scores(
             x,
             (observed[0], observed[1]),
             temperature=temperature,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hdccf import losses
+from hdccf import block_losses, losses
 from hdccf.data.sampling import Block, Negatives
 
 Omega = Float[Tensor, " _n"] | float
@@ -82,6 +82,34 @@ class Contrast:
         score, clipped = self._debiased(biased, mean, size, omega)
         return Side(score, clipped.to(score.dtype).mean())
 
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is taken off for false negatives: both ω are 0."""
+        return _is_zero(self.omega_items) and _is_zero(self.omega_users)
+
+    def plain_block(
+        self,
+        scores: Float[Tensor, "r c"],
+        block: Block,
+        *,
+        log_item_weights: Float[Tensor, " c"],
+        log_user_weights: Float[Tensor, " r"],
+    ) -> Float[Tensor, " b"]:
+        """`loss` of what `block` gives where both ω are 0, in one function with its gradient written out."""
+        observed = (block.observed_rows, block.observed_columns)
+        same = block.rows is block.observed_rows and block.positive_columns is block.observed_columns
+        return block_losses.block_contrastive(
+            scores,
+            observed,
+            observed if same else (block.rows, block.positive_columns),
+            temperature=self.temperature,
+            log_column_weights=log_item_weights,
+            log_row_weights=log_user_weights,
+            item_weight=self.item_weight,
+            user_weight=self.user_weight,
+            bound=abs(self.lowest),
+        )
+
     def block(
         self,
         scores: Float[Tensor, "r c"],
@@ -96,7 +124,7 @@ class Contrast:
         so Q is the sum of the weights that are left, and sums are not normalised again.
         """
         masked = (block.observed_rows, block.observed_columns)
-        over_items, over_users = losses.log_block_scores(
+        over_items, over_users = block_losses.log_block_scores(
             scores,
             masked,
             temperature=self.temperature,

@@ -73,108 +73,10 @@ def log_negative_score(
     if size is None:
         return total
     if log_weights is None:
-        return total + (_log(size) - math.log(scores.shape[1]))
+        return total + (log_of(size) - math.log(scores.shape[1]))
     normaliser = torch.logsumexp(log_weights.detach(), dim=-1)
     # −inf − (−inf) is not a number: an empty row stays an empty sum.
-    return total + _log(size) - normaliser.masked_fill(normaliser.isinf(), 0.0)
-
-
-class _BlockSums(torch.autograd.Function):
-    """Row and column sums of a masked matrix of e^{s/τ}, which is computed once for both and both passes."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        scores: Tensor,
-        pairs: tuple[Tensor, Tensor],
-        weights: tuple[Tensor, Tensor],
-        shift: Tensor,
-        temperature: float,
-    ) -> tuple[Tensor, Tensor]:
-        column_weights, row_weights = weights
-        terms = torch.add(-shift, scores, alpha=1 / temperature).exp_()
-        # Flat, as it is several times faster than by two indices.
-        terms.view(-1).index_fill_(0, pairs[0] * terms.shape[1] + pairs[1], 0.0)
-        over_columns, over_rows = terms @ column_weights, row_weights @ terms
-        ctx.save_for_backward(terms, over_columns, over_rows, column_weights, row_weights)
-        ctx.temperature = temperature
-        ctx.set_materialize_grads(False)
-        return over_columns.log() + shift, over_rows.log() + shift
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, grad_columns: Tensor | None, grad_rows: Tensor | None
-    ) -> tuple[Tensor, None, None, None, None]:
-        terms, over_columns, over_rows, column_weights, row_weights = ctx.saved_tensors
-        # ∂/∂s = e^{s/τ}·(α_r·w_c + v_r·β_c)/τ: a product of two thin matrices, times the terms.
-        of_rows, of_columns = [], []
-        if grad_columns is not None:
-            of_rows.append(
-                torch.where(over_columns > 0, grad_columns / (over_columns * ctx.temperature), 0.0)
-            )
-            of_columns.append(column_weights)
-        if grad_rows is not None:
-            of_rows.append(row_weights)
-            of_columns.append(torch.where(over_rows > 0, grad_rows / (over_rows * ctx.temperature), 0.0))
-        grad = torch.mm(torch.stack(of_rows, dim=1), torch.stack(of_columns))
-        return grad.mul_(terms), None, None, None, None
-
-
-def log_block_scores(
-    scores: Float[Tensor, "r c"],
-    observed: tuple[Int[Tensor, " n"], Int[Tensor, " n"]],
-    *,
-    temperature: float,
-    log_column_weights: Float[Tensor, " c"] | None = None,
-    log_row_weights: Float[Tensor, " r"] | None = None,
-    row_size: Float[Tensor, " r"] | float | None = None,
-    column_size: Float[Tensor, " c"] | float | None = None,
-) -> tuple[Float[Tensor, " r"], Float[Tensor, " c"]]:
-    """`log_negative_score` of every row and of every column of a block, without its observed pairs.
-
-    Equal to calling it on the scores and on their transpose with −inf at `observed` (distinct row and column
-    numbers); column weights weigh the terms of a row's sum, row weights those of a column's. The matrix is
-    exponentiated once for both, and the mask costs what it has pairs.
-    """
-    rows, columns = observed
-    n_rows, n_columns = scores.shape
-    column_weights = _weights(log_column_weights, n_columns, scores)
-    row_weights = _weights(log_row_weights, n_rows, scores)
-    lowest, highest = (bound / temperature for bound in scores.detach().aminmax())
-    if highest - lowest < _widest_exponent(scores.dtype):
-        over_columns, over_rows = _BlockSums.apply(  # type: ignore[no-untyped-call]
-            scores.contiguous(), observed, (column_weights, row_weights), highest, temperature
-        )
-    else:
-        # One shift for all would let the smallest sums underflow: each row and each column takes its own.
-        mask = torch.zeros_like(scores).index_put_((rows, columns), scores.new_tensor(-math.inf))
-        over_columns = log_negative_score(scores, mask + column_weights.log(), temperature=temperature)
-        over_rows = log_negative_score(scores.T, mask.T + row_weights.log(), temperature=temperature)
-    if row_size is not None:
-        over_columns = over_columns + _log(row_size) - _log_weight_left(column_weights, rows, columns, n_rows)
-    if column_size is not None:
-        over_rows = over_rows + _log(column_size) - _log_weight_left(row_weights, columns, rows, n_columns)
-    return over_columns, over_rows
-
-
-def _weights(log_weights: Tensor | None, n: int, like: Tensor) -> Tensor:
-    return like.new_ones(n) if log_weights is None else log_weights.detach().exp().to(like.dtype)
-
-
-def _widest_exponent(dtype: torch.dtype) -> float:
-    """How far apart two exponents may lie and both be normal numbers, with room for weights of 1e-11."""
-    return -math.log(torch.finfo(dtype).tiny) - 26.0
-
-
-def _log_weight_left(weights: Tensor, rows: Tensor, columns: Tensor, n_rows: int) -> Tensor:
-    """log Σ_c w_c over each row's unmasked columns; 0 where none is left: that row's sum is −inf anyhow."""
-    # In float64, as it is a difference; whether anything is left at all is decided by counting.
-    exact, present = weights.double(), (weights > 0).long()
-    masked = exact.new_zeros(n_rows).index_add_(0, rows, exact[columns])
-    n_masked = present.new_zeros(n_rows).index_add_(0, rows, present[columns])
-    left = torch.where(n_masked < present.sum(), exact.sum() - masked, 1.0)
-    return left.log().to(weights.dtype)
+    return total + log_of(size) - normaliser.masked_fill(normaliser.isinf(), 0.0)
 
 
 def log_mean_exp(
@@ -227,9 +129,9 @@ def debias(
     omega = torch.as_tensor(omega, dtype=log_negatives.dtype, device=log_negatives.device)
     present = ~log_negatives.isinf()
     log_biased = torch.where(present, log_negatives, 0.0)
-    log_share = log_positives + (_log(size) + omega.log()) - log_biased  # of F, what is to be taken away
+    log_share = log_positives + (log_of(size) + omega.log()) - log_biased  # of F, what is to be taken away
     with torch.no_grad():
-        floor = _log(size) + lowest / temperature
+        floor = log_of(size) + lowest / temperature
         if math.isinf(lowest):
             floor = log_biased + math.log(SMALL_SHARE)
         clipped = present & (omega > 0) & ~(_log_left(log_share, omega) + log_biased > floor)
@@ -315,5 +217,5 @@ def squared_error(score: Float[Tensor, "*n"], label: Float[Tensor, "*n"]) -> Flo
     return (score - label).square()
 
 
-def _log(size: Tensor | float) -> Tensor | float:
+def log_of(size: Tensor | float) -> Tensor | float:
     return size.log() if isinstance(size, Tensor) else math.log(size)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hdccf import losses
+from hdccf import block_losses, losses
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import draw_columns
@@ -122,7 +122,7 @@ class ContrastiveRows:
         scores, rows, places, log_inclusion, columns = scored
         log_weights = self.log_weights[columns] + log_inclusion
         masked = (rows, places) if self.masked else (rows[:0], places[:0])
-        log_negatives, _ = losses.log_block_scores(
+        log_negatives, _ = block_losses.log_block_scores(
             scores,
             masked,
             temperature=self.temperature,

@@ -110,15 +110,15 @@ class Neighbours:
         Gives the position in `nodes`, the position in `columns`, and the position in `flat` of each.
         """
         rows, entries = expand(self.starts[nodes], self.degrees[nodes])
-        found = self.flat[entries]
+        found = self.flat.index_select(0, entries)
         if columns is None:
             return rows, found, entries
         slots = torch.full((self.n_columns,), -1, dtype=torch.int64, device=columns.device)
         slots[columns] = torch.arange(len(columns), device=columns.device)
-        place = slots[found]
+        place = slots.index_select(0, found)
         # As numbers: a mask would be searched for its hits again for each of the three.
         hit = (place >= 0).nonzero().squeeze(1)
-        return rows[hit], place[hit], entries[hit]
+        return rows.index_select(0, hit), place.index_select(0, hit), entries.index_select(0, hit)
 
     @cached_property
     def _pair_keys(self) -> Int64[Tensor, " pairs"]:
@@ -207,7 +207,7 @@ def expand(
     """Concatenates the ranges starts[k] … starts[k] + lengths[k] − 1; gives k and element for each place."""
     rows = torch.repeat_interleave(lengths)
     shifts = starts - (lengths.cumsum(0) - lengths)
-    return rows, shifts[rows].add_(torch.arange(len(rows), device=rows.device))
+    return rows, shifts.index_select(0, rows).add_(torch.arange(len(rows), device=rows.device))
 
 
 def _below(limits: Int64[Tensor, " b"], size: int, generator: torch.Generator) -> Int64[Tensor, "b size"]:

@@ -205,12 +205,12 @@ class HDCCFModel(nn.Module):
     ) -> tuple[Float[Tensor, " b"], Terms]:
         if self.settings.loss == "bpr":
             return self._block_bpr(scored.scores, block, generator), {}
-        positive, items, users = self.contrast.block(
-            scored.scores,
-            block,
-            log_item_weights=scored.log_item_weights,
-            log_user_weights=scored.log_user_weights,
-        )
+        weights = {"log_item_weights": scored.log_item_weights, "log_user_weights": scored.log_user_weights}
+        if self.contrast.is_plain:
+            loss = self.contrast.plain_block(scored.scores, block, **weights)
+            nothing = loss.new_zeros(())
+            return loss, {"clipped-items": nothing, "clipped-users": nothing}
+        positive, items, users = self.contrast.block(scored.scores, block, **weights)
         return self.contrast.loss(positive, items, users), _clips(items, users)
 
     def _block_bpr(
