@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does: a waiting thread sleeps
@@ -61,7 +61,7 @@ class Steps:
         for optimizer in self.stepper.optimizers.values():
             optimizer.step()
         marks.append(time.perf_counter())
-        return [after - before for before, after in zip(marks, marks[1:], strict=False)]
+        return [after - before for before, after in pairwise(marks)]
 
 
 def needed(split: hdccf.Split, settings: HDCCF, steps: Steps) -> dict[str, Callable[[], object]]:

@@ -160,7 +160,9 @@ def log_block_scores(
         over_columns = log_negative_score(scores, mask + column_weights.log(), temperature=temperature)
         over_rows = log_negative_score(scores.T, mask.T + row_weights.log(), temperature=temperature)
     if row_size is not None:
-        over_columns = over_columns + log_of(row_size) - _log_weight_left(column_weights, rows, columns, n_rows)
+        over_columns = (
+            over_columns + log_of(row_size) - _log_weight_left(column_weights, rows, columns, n_rows)
+        )
     if column_size is not None:
         over_rows = over_rows + log_of(column_size) - _log_weight_left(row_weights, columns, rows, n_columns)
     return over_columns, over_rows

@@ -241,7 +241,17 @@ class BlockSampler:
             users = self._active[chosen]
             columns, inclusion = self._columns(users, generator)
             rows, places, entries = self.graph.items_of.within(users, columns)
-            yield Block(users, columns, inclusion, rows, places, rows, places, self.weights.index_select(0, entries), None)
+            yield Block(
+                users,
+                columns,
+                inclusion,
+                rows,
+                places,
+                rows,
+                places,
+                self.weights.index_select(0, entries),
+                None,
+            )
 
     def _columns(
         self, users: Int64[Tensor, " r"], generator: torch.Generator
