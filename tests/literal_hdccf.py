@@ -10,13 +10,15 @@ from functools import cache
 from torch import Tensor
 
 import literal
+from hdccf.data.cuts import NO_ITEM, History, Windows
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Block, Drawn, History, InBatch
+from hdccf.data.sampling import Block, Drawn, InBatch
 from hdccf.encoders import Table
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.similarity import Modulated, Similarity
+from literal_attention import users_after
+from literal_vectors import Vector, dot, in_ball, unit
 
-Vector = list[float]
 Vectors = tuple[list[Vector], list[Vector]]
 """p (or q) and e of each node."""
 
@@ -33,19 +35,6 @@ def similarity(kind: Similarity) -> Callable[[Vector, Vector, Vector, Vector], f
         "euclidean": lambda p, q: 1 - math.dist(in_ball(p), in_ball(q)),
     }
     return lambda p, q, _, __: plain[name](p, q)
-
-
-def dot(p: Vector, q: Vector) -> float:
-    return sum(a * b for a, b in zip(p, q, strict=True))
-
-
-def unit(p: Vector) -> Vector:
-    length = math.sqrt(dot(p, p))
-    return [x / length for x in p] if length else p
-
-
-def in_ball(p: Vector) -> Vector:
-    return [x / max(1.0, math.sqrt(dot(p, p))) for x in p]
 
 
 def perceptron(kind: Modulated) -> Callable[[list[float]], list[float]]:
@@ -77,6 +66,7 @@ class Literal:
         self.n_users, self.n_items = data.n_users, data.n_items
         self.items = tables(model.items)
         self.past = self.items if model.past is None else tables(model.past)
+        self.attention = model.attention
         self.users = None if model.users is None else tables(model.users)
         self.lowest = model.user_item.lowest
         self._similarities = {
@@ -102,6 +92,16 @@ class Literal:
                 rows[row] = [a + weight * b for a, b in zip(rows[row], unit(table[item]), strict=True)]
             made.append([unit(row) for row in rows])
         return made[0], made[1]
+
+    def attended(self, windows: Windows) -> Vectors:
+        """Each row's place in what attention makes of its window."""
+        assert self.attention is not None
+        made: list[Vector] = []
+        for window in windows.items.tolist():
+            there = [self.past[0][item] for item in window if item != NO_ITEM]
+            made += [[]] * (len(window) - len(there)) + users_after(self.attention, there)
+        rows = [made[place] for place in windows.places.tolist()]
+        return rows, rows
 
     # -- weights ---------------------------------------------------------------------------------------------
 
@@ -204,7 +204,9 @@ class Literal:
         columns = list(range(self.n_items)) if batch.columns is None else batch.columns.tolist()
         inclusion = [1.0] * len(columns) if batch.inclusion is None else batch.inclusion.tolist()
         item_vectors = pick(self.items, columns)
-        if batch.history is not None:
+        if isinstance(batch.history, Windows):
+            user_vectors = self.attended(batch.history)
+        elif batch.history is not None:
             user_vectors = self.history(batch.history, len(users))
         else:
             assert self.users is not None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hdccf.data.sampling import History
+from hdccf.data.cuts import History
 from hdccf.encoders import Table
 
 

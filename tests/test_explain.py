@@ -23,6 +23,7 @@ EXACT: dict[str, Settings] = {
     "ease": MODELS["ease"].settings(l2=10.0, recency_half_life=2.0),
 }
 APPROXIMATE: dict[str, Settings] = {
+    "attention": quick("attention", epochs=2),
     "free": quick("block", epochs=5),
     "free, modulated": quick("modulated", epochs=1),
     "euclidean": quick("history", epochs=1, similarity="euclidean"),

@@ -116,9 +116,9 @@ def test_users_left_out_of_training_are_folded_in_nearly_as_good_as_trained(kind
     assert after > popular
 
 
-@pytest.mark.parametrize("name", ["hdccf", "ease", "most-popular"])
+@pytest.mark.parametrize("name", ["history", "attention", "ease", "most-popular"])
 def test_where_a_user_is_a_history_new_and_known_are_the_same(name: str) -> None:
-    settings = quick(epochs=1) if name == "hdccf" else MODELS[name].settings()
+    settings = MODELS[name].settings() if name in MODELS else quick(name, epochs=1)
     fitted = fit(small_split(), settings)
     again = fold_in.new_users(fitted.model, settings, fitted.split.train)
     users = torch.arange(40)

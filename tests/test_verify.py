@@ -201,7 +201,7 @@ def batches_with_repeats(patch: pytest.MonkeyPatch) -> None:
         for _ in range(total // size):
             yield torch.randint(total, (size,), generator=generator)
 
-    patch.setattr(sampling, "_shuffled", shuffled)
+    patch.setattr(sampling, "shuffled", shuffled)
 
 
 def negatives_from_everything(patch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,12 @@ from hdccf.runs import RunFolder
 
 KINDS: dict[str, dict[str, Any]] = {
     "history": {"user_vector": "history"},
+    "attention": {
+        "user_vector": "history",
+        "history_encoder": "attention",
+        "history_length": 6,
+        "user_user_weight": 0.1,
+    },
     "block": {"user_vector": "free", "user_user_weight": 0.1, "item_item_weight": 0.1},
     "drawn-block": {"user_vector": "free", "block_items": 8, "recency_half_life": 4.0},
     "in-batch": {

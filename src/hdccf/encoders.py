@@ -5,7 +5,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hdccf.data.sampling import History
+from hdccf.attention import HistoryAttention
+from hdccf.data.cuts import NO_ITEM, History, Windows
 from hdccf.similarity import Vectors, unit
 
 
@@ -47,6 +48,16 @@ class Table(nn.Module):
 
         embedding = add_up(self.embedding)
         return Vectors(embedding, embedding if self.factors is None else add_up(self.factors))
+
+    def attended(
+        self, windows: Windows, attention: HistoryAttention, generator: torch.Generator | None
+    ) -> Vectors:
+        """For each row what attention makes of the items of its window up to its place."""
+        present = windows.items != NO_ITEM
+        distinct, places = torch.unique(windows.items.clamp_min(0), return_inverse=True)
+        items = functional.embedding(places, self._look_up(self.embedding, distinct))
+        users = attention(items, present, generator).flatten(0, 1)[windows.places]
+        return Vectors(users, users)
 
     def _look_up(self, table: nn.Parameter, nodes: Int64[Tensor, "*n"] | None) -> Tensor:
         if nodes is None:

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from hdccf.data.cuts import cut_histories
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import cut_histories
 from hdccf.ids import Codes
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.ease import EASEModel
@@ -66,7 +66,7 @@ def surrogate_for(
     if isinstance(model, EASEModel):
         return LinearWeights(model, events, row)
     if isinstance(scorer, VectorScorer):
-        if isinstance(model, HDCCFModel) and model.uses_history:
+        if isinstance(model, HDCCFModel) and model.uses_history and model.attention is None:
             return SumOfVectors.of_history(model, scorer, events, row)
         return SumOfVectors.nearest(scorer, events, row)
     return SharedUsers(events, row, data)

@@ -13,7 +13,6 @@ from torch import Tensor
 from hdccf.config import Settings
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import cut_histories
 from hdccf.data.weights import weights_of
 from hdccf.errors import ConfigError
 from hdccf.models.als import ALS, ALSModel
@@ -116,7 +115,8 @@ def by_history(model: Model, settings: Settings, events: Interactions) -> Scorer
     """A scorer for the users of `events` where the model needs nothing but their histories; else None."""
     generator = torch.Generator()
     if isinstance(model, HDCCFModel) and model.uses_history:
-        return VectorScorer(model.user_item, history_vectors(model, events), model.items.all())
+        users = model.history_vectors(Neighbours.of(events.by_user, events.n_items))
+        return VectorScorer(model.user_item, users, model.items.all())
     # Both only allocate when they are built, so that the same weights answer for other histories.
     if isinstance(model, EASEModel) and isinstance(settings, EASE):
         ease = EASEModel(settings, events, generator)
@@ -127,18 +127,6 @@ def by_history(model: Model, settings: Settings, events: Interactions) -> Scorer
         popular.degrees = model.degrees
         return popular
     return None
-
-
-@torch.no_grad()
-def history_vectors(model: HDCCFModel, events: Interactions) -> Vectors:
-    """User vectors from whole histories, as the model makes those of its own users."""
-    s = model.settings
-    items_of = Neighbours.of(events.by_user, events.n_items)
-    every = torch.arange(events.n_users)
-    history = cut_histories(
-        items_of, every, items_of.degrees, s.history_half_life, s.history_length, s.history_floor
-    )
-    return model.sum_of(history, events.n_users)
 
 
 def _is_free(model: Model) -> bool:

@@ -1,11 +1,22 @@
-"""Generators derived from a seed and a purpose: no state to keep, and no two purposes share a stream."""
+"""Generators derived from a seed and a purpose: no state to keep, and no two purposes share a stream; and
+what is drawn from them in more than one place."""
 
 import hashlib
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 
 def generator_for(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator that depends on nothing but its arguments."""
     digest = hashlib.sha256(repr((seed, purpose)).encode()).digest()
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def dropout_mask(
+    like: Float[Tensor, "*n d"], keep_probability: float, generator: torch.Generator
+) -> Float[Tensor, "*n d"]:
+    """1 / keep where kept, so that the mean stays, and 0 elsewhere."""
+    drawn = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+    return (drawn < keep_probability).to(like.dtype) / keep_probability

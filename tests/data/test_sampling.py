@@ -11,6 +11,7 @@ from torch import Tensor
 
 import literal
 from graphs import interactions, random_interactions
+from hdccf.data.cuts import History, cut_histories
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import (
@@ -19,7 +20,6 @@ from hdccf.data.sampling import (
     HistoryBlockSampler,
     InBatchSampler,
     UniformSampler,
-    cut_histories,
     draw_columns,
 )
 from hdccf.errors import ConfigError, DataError
@@ -292,7 +292,7 @@ def test_histories_are_causal_and_weighted_as_documented() -> None:
         users = []
         for batch in made.epoch(generator(seed)):
             users += batch.users.tolist()
-            assert batch.history is not None
+            assert isinstance(batch.history, History)
             assert batch.history.rows.tolist() == sorted(batch.history.rows.tolist())
             for row, user in enumerate(batch.users.tolist()):
                 past = data.by_user.of(user).tolist()

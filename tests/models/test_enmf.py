@@ -12,7 +12,8 @@ from graphs import interactions, random_interactions
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
 from hdccf.models import enmf
-from hdccf.models.enmf import ENMF, ENMFModel, dropout_mask, whole_data_loss
+from hdccf.models.enmf import ENMF, ENMFModel, whole_data_loss
+from hdccf.randomness import dropout_mask
 
 
 def built(train: Interactions, **settings: Any) -> ENMFModel:

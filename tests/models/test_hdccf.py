@@ -11,6 +11,7 @@ from torch import Tensor
 import literal
 from graphs import interactions, random_interactions
 from hdccf import losses
+from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import Block, InBatch
 from hdccf.data.weights import positive_weights
@@ -18,7 +19,9 @@ from hdccf.errors import ConfigError
 from hdccf.models.base import Objective
 from hdccf.models.hdccf import HDCCFModel, resolve_user_vector
 from hdccf.models.hdccf_settings import HDCCF, PRESETS
-from literal_hdccf import Literal, unit
+from literal_attention import users_after
+from literal_hdccf import Literal
+from literal_vectors import unit
 from small_world import assert_equal
 
 
@@ -77,7 +80,13 @@ def objective(model: HDCCFModel, batch: Any, seed: int = 5) -> Objective:
 
 
 def check(
-    model: HDCCFModel, data: Interactions, batch: Any, draws: Draws, *, gradient: bool = True
+    model: HDCCFModel,
+    data: Interactions,
+    batch: Any,
+    draws: Draws,
+    *,
+    gradient: bool = True,
+    rel: float = 1e-6,
 ) -> Objective:
     """Value, parts, and the derivative in random directions of all parameters at once."""
     draws.made.clear()
@@ -104,7 +113,7 @@ def check(
             move(parameters, directions, sign * width)
             ends.append(sum(parts().values()))
         move(parameters, directions, width)
-        assert slope == pytest.approx((ends[0] - ends[1]) / (2 * width), rel=1e-6, abs=1e-8)
+        assert slope == pytest.approx((ends[0] - ends[1]) / (2 * width), rel=rel, abs=1e-8)
     return made
 
 
@@ -280,6 +289,39 @@ def test_history_losses_are_the_equations_with_users_made_of_their_past(
             check(model, data, batch, draws)
 
 
+@pytest.mark.parametrize("columns", [1000, 3])
+@pytest.mark.parametrize(("omega", "table"), [(0.0, "shared"), (0.05, "own")])
+def test_attention_losses_are_the_equations_with_a_row_for_every_moment(
+    columns: int, omega: float, table: str, draws: Draws
+) -> None:
+    data = random_interactions(4)
+    model = built(
+        data,
+        embedding_dim=4,
+        user_vector="history",
+        history_encoder="attention",
+        attention_dropout=0.0,
+        block_users=4,
+        block_items=columns,
+        history_length=3,
+        history_table=table,
+        ahead=2,
+        omega_items=omega,
+        omega_users=omega,
+        user_user_weight=0.4,
+        item_item_weight=0.6,
+    )
+    # What starts as nothing, or as a copy, would hide what is wrong with it.
+    fresh: list[Tensor] = [
+        p for name, p in model.named_parameters() if name.startswith(("attention", "past"))
+    ]
+    generator = torch.Generator().manual_seed(2)
+    move(fresh, [torch.randn(p.shape, generator=generator) for p in fresh], 0.4)
+    for batch in batches(model, 1):
+        # Through norms and a softmax the loss is more curved than elsewhere.
+        check(model, data, batch, draws, rel=1e-5)
+
+
 def test_a_block_of_everything_is_equation_1_with_all_negatives() -> None:
     data = random_interactions(5)
     model = built(data, block_users=100, recency_half_life=None)
@@ -373,6 +415,33 @@ def test_users_of_history_are_their_training_items_and_need_no_parameters() -> N
         items = torch.tensor(loops.items[0])
         expected = torch.nn.functional.cosine_similarity(summed[None], items)
         assert_equal(measured[user], expected)
+
+
+def test_users_of_attention_are_as_of_the_end_of_their_history_and_nobody_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = random_interactions(4)
+    model = built(data, embedding_dim=4, user_vector="history", history_encoder="attention", history_length=3)
+    assert model.attention is not None
+    loops = Literal(model, data)
+    measured = model.all_users().embedding
+    for user in range(data.n_users):
+        past = [loops.past[0][item] for item in data.by_user.of(user)[-3:].tolist()]
+        assert_equal(measured[user], torch.tensor(users_after(model.attention, past)[-1]))
+    # Users are looked at some at a time, and who has had nothing has no direction.
+    monkeypatch.setattr("hdccf.models.hdccf._USERS_AT_ONCE", 2)
+    assert_equal(model.all_users().embedding, measured)
+    without = data.subset(data.users != 3)
+    others = model.history_vectors(Graph.of(without).items_of).embedding
+    assert others[3].eq(0).all()
+    assert_equal(others[4:], measured[4:])
+
+
+def test_heads_that_cannot_share_the_vector_are_refused() -> None:
+    with pytest.raises(ConfigError, match="attention_heads=3 cannot share 64 dimensions"):
+        HDCCF(history_encoder="attention", attention_heads=3, embedding_dim=64)
+    with pytest.raises(ConfigError, match="set factors to shared"):
+        HDCCF(history_encoder="attention", similarity="modulated", factors="separate")
 
 
 def test_scores_of_blocks_and_of_rows_are_the_same() -> None:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from hdccf.data.cuts import History, Windows, cut_histories
 from hdccf.data.graph import Graph, Neighbours, expand, pairs_between
 from hdccf.errors import ConfigError
 
@@ -61,14 +62,6 @@ class Drawn(NamedTuple):
     neighbour_users: Int64[Tensor, "b p"]
 
 
-class History(NamedTuple):
-    """What each row's user vector is made of: the item, its row and its weight, rows ascending."""
-
-    rows: Int64[Tensor, " h"]
-    items: Int64[Tensor, " h"]
-    weights: Float[Tensor, " h"]
-
-
 class Block(NamedTuple):
     """Users × items scored once. Every positive shares its row's and its column's negatives."""
 
@@ -84,7 +77,8 @@ class Block(NamedTuple):
     """With `positive_columns` and `weights`, the positives."""
     positive_columns: Int64[Tensor, " b"]
     weights: Float[Tensor, " b"]
-    history: History | None
+    history: History | Windows | None
+    """What the rows' user vectors are made of, where they are not free."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ class PairSampler:
 
     def __len__(self) -> int:
         # Which users share a batch depends on their order; about as many pairs make about as many batches.
-        return len(_batch_sizes(self._n_pairs, self.batch_size, self.least))
+        return len(batch_sizes(self._n_pairs, self.batch_size, self.least))
 
     @cached_property
     def _able(self) -> Int64[Tensor, " a"]:
@@ -137,7 +131,7 @@ class PairSampler:
 
     def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
         everybody = self._n_pairs == self.graph.n_pairs
-        for places in _shuffled(self._n_pairs, self.batch_size, generator, self.least):
+        for places in shuffled(self._n_pairs, self.batch_size, generator, self.least):
             yield places if everybody else self._entries[places]
 
     def _users_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
@@ -159,12 +153,12 @@ class InBatchSampler:
     neighbours: int
 
     def __len__(self) -> int:
-        return len(_batch_sizes(self.graph.n_pairs, self.batch_size))
+        return len(batch_sizes(self.graph.n_pairs, self.batch_size))
 
     def epoch(self, generator: torch.Generator) -> Iterator[InBatch]:
         if self.graph.n_pairs < 2:
             raise ConfigError("in-batch negatives need at least two training pairs; this data has one")
-        for chosen in _shuffled(self.graph.n_pairs, self.batch_size, generator):
+        for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator):
             users, items = self.graph.pair_users[chosen], self.graph.items_of.flat[chosen]
             yield InBatch(
                 users,
@@ -198,11 +192,11 @@ class UniformSampler:
     neighbours: int
 
     def __len__(self) -> int:
-        return len(_batch_sizes(self.graph.n_pairs, self.batch_size, least=1))
+        return len(batch_sizes(self.graph.n_pairs, self.batch_size, least=1))
 
     def epoch(self, generator: torch.Generator) -> Iterator[Drawn]:
         items_of, users_of = self.graph.items_of, self.graph.users_of
-        for chosen in _shuffled(self.graph.n_pairs, self.batch_size, generator, least=1):
+        for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator, least=1):
             users, items = self.graph.pair_users[chosen], items_of.flat[chosen]
             yield Drawn(
                 users,
@@ -229,7 +223,7 @@ class BlockSampler:
     block_items: int
 
     def __len__(self) -> int:
-        return len(_batch_sizes(len(self._active), self.block_users, least=1))
+        return len(batch_sizes(len(self._active), self.block_users, least=1))
 
     @cached_property
     def _active(self) -> Int64[Tensor, " a"]:
@@ -237,7 +231,7 @@ class BlockSampler:
         return self.graph.items_of.degrees.nonzero().squeeze(1)
 
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
-        for chosen in _shuffled(len(self._active), self.block_users, generator, least=1):
+        for chosen in shuffled(len(self._active), self.block_users, generator, least=1):
             users = self._active[chosen]
             columns, inclusion = self._columns(users, generator)
             rows, places, entries = self.graph.items_of.within(users, columns)
@@ -283,7 +277,7 @@ class HistoryBlockSampler:
     floor: float = 0.0
 
     def __len__(self) -> int:
-        return len(_batch_sizes(len(self._able), self.block_users, least=1))
+        return len(batch_sizes(len(self._able), self.block_users, least=1))
 
     @cached_property
     def _able(self) -> Int64[Tensor, " a"]:
@@ -296,7 +290,7 @@ class HistoryBlockSampler:
             raise ConfigError(
                 "user_vector='history' needs a user with two training items or more; take 'free'"
             )
-        for chosen in _shuffled(len(self._able), self.block_users, generator, least=1):
+        for chosen in shuffled(len(self._able), self.block_users, generator, least=1):
             users = self._able[chosen]
             degrees, starts = items_of.degrees[users], items_of.starts[users]
             uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
@@ -313,7 +307,7 @@ class HistoryBlockSampler:
                 observed_rows,
                 observed_columns,
                 rows,
-                _places(items_of.flat[entries], columns, self.graph.n_items),
+                places_in(items_of.flat[entries], columns, self.graph.n_items),
                 soon * self.weights[entries],
                 cut_histories(items_of, users, cuts, self.half_life, self.length, self.floor),
             )
@@ -324,25 +318,6 @@ class HistoryBlockSampler:
         if self.graph.n_items <= self.block_items:
             return None, None
         return draw_columns(positives, self.graph.n_items, self.block_items, generator)
-
-
-def cut_histories(
-    items_of: Neighbours,
-    users: Int64[Tensor, " r"],
-    cuts: Int64[Tensor, " r"],
-    half_life: float,
-    length: int,
-    floor: float = 0.0,
-) -> History:
-    """The last `length` of each user's first `cuts` items, weighted floor + (1 − floor)·½^(age / half_life).
-
-    The latest has age 0.
-    """
-    lengths = cuts.clamp(max=length)
-    ends = items_of.starts[users] + cuts
-    rows, entries = expand(ends - lengths, lengths)
-    age = (ends[rows] - 1 - entries).to(torch.get_default_dtype())
-    return History(rows, items_of.flat[entries], floor + (1 - floor) * torch.exp2(-age / half_life))
 
 
 def draw_columns(
@@ -381,7 +356,7 @@ def _distinct_below(limit: int, size: int, generator: torch.Generator) -> Int64[
     return drawn[torch.randperm(len(drawn), generator=generator)[:size]]
 
 
-def _places(
+def places_in(
     items: Int64[Tensor, " n"], columns: Int64[Tensor, " c"] | None, n_items: int
 ) -> Int64[Tensor, " n"]:
     if columns is None:
@@ -391,7 +366,7 @@ def _places(
     return slots[items]
 
 
-def _batch_sizes(total: int, size: int, least: int = 2) -> list[int]:
+def batch_sizes(total: int, size: int, least: int = 2) -> list[int]:
     """Full batches and the rest; a rest below `least` joins the batch before it."""
     full, rest = divmod(total, size)
     sizes = [size] * full
@@ -401,8 +376,8 @@ def _batch_sizes(total: int, size: int, least: int = 2) -> list[int]:
     return sizes
 
 
-def _shuffled(
+def shuffled(
     total: int, size: int, generator: torch.Generator, least: int = 2
 ) -> Iterator[Int64[Tensor, " b"]]:
     """A random permutation of 0 … total − 1 in batches."""
-    yield from torch.split(torch.randperm(total, generator=generator), _batch_sizes(total, size, least))
+    yield from torch.split(torch.randperm(total, generator=generator), batch_sizes(total, size, least))

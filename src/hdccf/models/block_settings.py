@@ -14,6 +14,15 @@ class BlockSettings(PositiveSettings):
     """`block`: users in a block; fewer make more, noisier steps."""
     block_items: int = Field(default=8192, ge=1)
     """`block`: up to this many items all are scored, beyond it the positives and a draw of the rest."""
+    history_encoder: Literal["sum", "attention"] = "sum"
+    """`history`: how a history becomes a vector: the recency-weighted `sum` of its items, or `attention` over
+    the last `history_length` of them in order, which learns what to look at and costs more."""
+    attention_layers: int = Field(default=2, ge=1)
+    """`attention`: rounds of looking back."""
+    attention_heads: int = Field(default=2, ge=1)
+    """`attention`: how many things a round can look for; must divide `embedding_dim`."""
+    attention_dropout: float = Field(default=0.2, ge=0, lt=1)
+    """`attention`: share of every vector inside that is dropped in a step; more for smaller data."""
     history_half_life: float = Field(default=3.0, gt=0)
     """`history`: after this many later items an item speaks half as loud for its user."""
     history_floor: float = Field(default=0.03, ge=0, le=1)

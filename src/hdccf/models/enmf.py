@@ -16,6 +16,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import Block, BlockSampler
 from hdccf.data.weights import weights_of
 from hdccf.models.base import Objective, VectorScorer
+from hdccf.randomness import dropout_mask
 from hdccf.scoring import Scorer
 from hdccf.search import SIZES, Real, Space, recency
 from hdccf.similarity import Dot, Vectors
@@ -155,14 +156,6 @@ def observed_scores(
     if len(users) * len(items) <= _CELLS_A_PAIR * len(rows):
         return (users @ items.T).view(-1).gather(0, rows * len(items) + columns)
     return (functional.embedding(rows, users) * functional.embedding(columns, items)).sum(1)
-
-
-def dropout_mask(
-    like: Float[Tensor, "b d"], keep_probability: float, generator: torch.Generator
-) -> Float[Tensor, "b d"]:
-    """1 / keep where kept, so that the mean stays, and 0 elsewhere."""
-    drawn = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=like.device)
-    return (drawn < keep_probability).to(like.dtype) / keep_probability
 
 
 def _truncated_normal(n: int, dim: int, std: float, generator: torch.Generator) -> Float[Tensor, "n d"]:

@@ -10,21 +10,22 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from hdccf import losses
+from hdccf.attention import HistoryAttention
 from hdccf.contrast import Against, Contrast, Side
-from hdccf.data.graph import Graph
+from hdccf.data.cuts import History, Windows, cut_histories, cut_windows, last_places
+from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import (
     Block,
     BlockSampler,
     Drawn,
-    History,
     HistoryBlockSampler,
     InBatch,
     InBatchSampler,
     UniformSampler,
-    cut_histories,
 )
 from hdccf.data.weights import weights_of
+from hdccf.data.window_blocks import WindowBlockSampler
 from hdccf.diagnostics import describe_negatives
 from hdccf.encoders import Table
 from hdccf.errors import ConfigError
@@ -45,6 +46,7 @@ Batch = InBatch | Drawn | Block
 Terms = dict[str, Float[Tensor, ""]]
 
 _EVERYTHING = "all"
+_USERS_AT_ONCE = 512
 
 
 class HDCCFModel(nn.Module):
@@ -74,6 +76,16 @@ class HDCCFModel(nn.Module):
         if self.uses_history and settings.history_table == "own":
             self.past = table(train.n_items)
             self.past.load_state_dict(self.items.state_dict())
+        self.attention = None
+        if self.uses_history and settings.history_encoder == "attention":
+            self.attention = HistoryAttention(
+                settings.embedding_dim,
+                settings.history_length,
+                layers=settings.attention_layers,
+                heads=settings.attention_heads,
+                dropout=settings.attention_dropout,
+                generator=generator,
+            )
         self.user_item = _similarity(settings, generator)
         # Each relation has its own g: what matters between users is not what matters between user and item.
         self.user_user = _similarity(settings, generator) if settings.user_user_weight else None
@@ -94,8 +106,20 @@ class HDCCFModel(nn.Module):
         return {_EVERYTHING: list(self.parameters())}
 
     @cached_property
-    def sampler(self) -> InBatchSampler | UniformSampler | BlockSampler | HistoryBlockSampler:
+    def sampler(
+        self,
+    ) -> InBatchSampler | UniformSampler | BlockSampler | HistoryBlockSampler | WindowBlockSampler:
         s, graph, weights = self.settings, self.graph, self._positive_weights
+        if self.attention is not None:
+            return WindowBlockSampler(
+                graph,
+                weights,
+                s.block_users,
+                s.block_items,
+                s.history_length,
+                s.ahead,
+                s.ahead_half_life,
+            )
         if self.uses_history:
             return HistoryBlockSampler(
                 graph,
@@ -157,19 +181,37 @@ class HDCCFModel(nn.Module):
         """Every user's vector; with `history`, of all their training items."""
         if self.users is not None:
             return self.users.all()
-        every = torch.arange(self.graph.n_users)
-        return self.history_vectors(every, self.graph.items_of.degrees)
+        return self.history_vectors(self.graph.items_of)
 
-    def history_vectors(self, users: Int64[Tensor, " r"], cuts: Int64[Tensor, " r"]) -> Vectors:
-        s = self.settings
-        history = cut_histories(
-            self.graph.items_of, users, cuts, s.history_half_life, s.history_length, s.history_floor
-        )
-        return self.sum_of(history, len(users))
+    @torch.no_grad()
+    def history_vectors(self, items_of: Neighbours) -> Vectors:
+        """The users of some histories, each as of the end of theirs."""
+        s, n_users = self.settings, len(items_of.degrees)
+        every = torch.arange(n_users, device=items_of.starts.device)
+        if self.attention is None:
+            history = cut_histories(
+                items_of, every, items_of.degrees, s.history_half_life, s.history_length, s.history_floor
+            )
+            return self.vectors_of(history, n_users)
+        parts = []
+        # Attention looks from every place at every place, so all users at once would be many gigabytes.
+        for users in torch.split(every, _USERS_AT_ONCE):
+            windows = last_places(cut_windows(items_of, users, items_of.degrees[users], s.history_length))
+            parts.append(self.vectors_of(windows, len(users)).embedding)
+        found = torch.cat(parts)
+        # Who has had nothing is no direction at all, as with a sum.
+        found = found * (items_of.degrees > 0).unsqueeze(1)
+        return Vectors(found, found)
 
-    def sum_of(self, history: History, n_rows: int) -> Vectors:
-        """User vectors from what is in a history."""
-        return (self.items if self.past is None else self.past).sum_of(history, n_rows)
+    def vectors_of(
+        self, history: History | Windows, n_rows: int, generator: torch.Generator | None = None
+    ) -> Vectors:
+        """User vectors from what is in histories; a generator is for what training drops out."""
+        table = self.items if self.past is None else self.past
+        if isinstance(history, History):
+            return table.sum_of(history, n_rows)
+        assert self.attention is not None  # noqa: S101 - its sampler is the only one that makes windows
+        return table.attended(history, self.attention, generator)
 
     def user_vectors(self, users: Int64[Tensor, "*n"]) -> Vectors:
         """Free vectors; only blocks go with histories."""

@@ -115,7 +115,7 @@ def score_drawn(model: "HDCCFModel", batch: Drawn) -> Scored:
 
 def score_block(model: "HDCCFModel", block: Block, generator: torch.Generator) -> ScoredBlock:
     """All users of a block with all its items, once."""
-    users, items = block_vectors(model, block)
+    users, items = block_vectors(model, block, generator)
     log_items, log_users = block_log_weights(model, block)
     user_user = item_item = None
     anchor_weights = block.weights[:0]
@@ -156,10 +156,14 @@ def _block_relation(
     return Against(scores, masked, None, scores.gather(1, drawn), drawn != anchors[:, None])
 
 
-def block_vectors(model: "HDCCFModel", block: Block) -> tuple[Vectors, Vectors]:
+def block_vectors(
+    model: "HDCCFModel", block: Block, generator: torch.Generator | None = None
+) -> tuple[Vectors, Vectors]:
+    """Of the block's rows and columns; a generator is for what training drops out."""
     if block.history is None:
         return model.user_vectors(block.users), model.items.of(block.columns)
-    return model.sum_of(block.history, len(block.users)), model.items.of(block.columns)
+    users = model.vectors_of(block.history, len(block.users), generator)
+    return users, model.items.of(block.columns)
 
 
 def block_log_weights(model: "HDCCFModel", block: Block) -> tuple[Float[Tensor, " c"], Float[Tensor, " r"]]:

@@ -7,6 +7,15 @@ from pydantic import Field, PositiveInt, model_validator
 from hdccf.models.block_settings import BlockSettings
 from hdccf.search import HISTORY, SIZES, Choice, Real, Space, Variant, recency
 
+# Every place of a window is a row of its own, so the next item does for a positive, and few users make a
+# large block. One vector an item does: attention tells by itself what leads to what.
+_ATTENTION: dict[str, Any] = {
+    "history_encoder": "attention",
+    "history_length": 50,
+    "history_table": "shared",
+    "ahead": 1,
+}
+
 
 class HDCCF(BlockSettings):
     """Hardness-aware debiased contrastive collaborative filtering (Yang et al., IJCAI 2022)."""
@@ -74,13 +83,19 @@ class HDCCF(BlockSettings):
     space: ClassVar[Space] = Space(
         {
             "vectors": Variant(
-                {"history": {"user_vector": "history"}, "free": {"user_vector": "free"}}, time=True
+                {
+                    "attention": {"user_vector": "history", **_ATTENTION},
+                    "history": {"user_vector": "history"},
+                    "free": {"user_vector": "free"},
+                },
+                time=True,
             ),
+            "attention_dropout": Real(0.0, 0.5, time=True, when=("vectors", "attention")),
             **HISTORY,
             **recency(when=("vectors", "free")),
             "embedding_dim": SIZES,
             "learning_rate": Real(5e-4, 2e-2, log=True),
-            "block_users": Choice((64, 128, 256)),
+            "block_users": Choice((32, 64, 128, 256)),
             "weight_decay": Real(1e-8, 1e-3, log=True),
             "temperature": Real(0.05, 0.5, log=True),
             "user_side": Real(0.0, 0.5),
@@ -109,6 +124,14 @@ class HDCCF(BlockSettings):
             )
         if self.user_vector == "history" and self.sampler != "block":
             raise ValueError(f"user_vector='history' cuts blocks; set sampler to block, not {self.sampler!r}")
+        if self.history_encoder == "attention":
+            if self.embedding_dim % self.attention_heads:
+                raise ValueError(
+                    f"attention_heads={self.attention_heads} cannot share {self.embedding_dim} dimensions; "
+                    "give one that divides it"
+                )
+            if self.similarity == "modulated" and self.factors == "separate":
+                raise ValueError("history_encoder='attention' makes one vector a user; set factors to shared")
         if self.item_side == 0 and self.user_side == 0:
             raise ValueError("item_side=0 and user_side=0 leave nothing to contrast with; give one a weight")
         return self
@@ -142,6 +165,17 @@ _PAPER: dict[str, Any] = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "hdccf": {},
+    "attention": {
+        "user_vector": "history",
+        **_ATTENTION,
+        "embedding_dim": 64,
+        "block_users": 64,
+        "user_side": 0.0,
+        "learning_rate": 2e-3,
+        "epochs": 60,
+        "evaluate_every": 2,
+        "patience": 5,
+    },
     "time-blind": _TIME_BLIND,
     "recency": {
         **_TIME_BLIND,
