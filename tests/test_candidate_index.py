@@ -156,3 +156,23 @@ def test_items_that_nobody_has_had_lead_no_search_astray(similarity: Similarity)
     items[:60] = 0.0  # as of items without training pairs: no distance to anybody is as small
     scorer = VectorScorer(similarity, Vectors(users, users), Vectors(items, items))
     assert Index(scorer).recall > 0.9
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", sorted(SIMILARITIES))
+def test_one_user_gets_what_they_get_among_many(
+    name: str, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if large:  # as of a table that the caches do not hold
+        monkeypatch.setattr("hdccf.models.base._WITHIN_CACHES", 0)
+    scorer = scorer_of(SIMILARITIES[name])
+    scorer.users.embedding[3] = 0.0  # nobody's direction
+    had = seen(0.3)
+    wanted = Wanted(9, had, None)
+    everybody = together(exact_best(scorer, torch.arange(N_USERS), wanted))
+    for row in (0, 3, N_USERS - 1):
+        alone = together(exact_best(scorer, torch.tensor([row]), wanted))
+        torch.testing.assert_close(alone.scores[0], everybody.scores[row])
+        # Each item with its own score, and none that they have had.
+        torch.testing.assert_close(scorer.score_rows(alone.rows, alone.items), alone.scores)
+        assert not had.contains(torch.full((9,), row), alone.items[0]).any()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hdccf.data.graph import Neighbours
 from hdccf.errors import ConfigError
+from hdccf.evaluation.selection import best_places
 from hdccf.models.base import VectorScorer
 from hdccf.scoring import Scorer
 from hdccf.similarity import Dot, Euclidean, Modulated, Similarity, unit, within_ball
@@ -50,6 +51,9 @@ class Wanted(NamedTuple):
 
 def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
     """By the scores of everything that is allowed, some rows at a time."""
+    if len(rows) == 1 and wanted.allowed is None and isinstance(scorer, VectorScorer):
+        yield _best_of_one(scorer, rows, wanted)
+        return
     columns = None if wanted.allowed is None else wanted.allowed.nonzero().squeeze(1)
     width = scorer.n_items if columns is None else len(columns)
     for block in torch.split(rows, max(1, SCORES_AT_ONCE // max(width, 1))):
@@ -57,24 +61,24 @@ def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Ite
         if wanted.seen is not None:
             if not isinstance(scorer, VectorScorer):
                 scores = scores.clone()  # it may be the scorer's own memory; a product never is
-            _leave_out(scores, block, columns, wanted.seen)
+            at, places, _ = wanted.seen.within(block, columns)
+            scores[at, places] = -torch.inf
         best, places = best_of_rows(scores, min(wanted.k, width))
         yield Best(block, places if columns is None else columns[places], best)
 
 
-def _leave_out(
-    scores: Float[Tensor, "b c"],
-    rows: Int64[Tensor, " b"],
-    columns: Int64[Tensor, " c"] | None,
-    seen: Neighbours,
-) -> None:
-    if len(rows) == 1 and columns is None:
-        # One user asking for themselves is what a service sees most; a slice is a tenth of the search's time.
-        start, stop = seen.starts[int(rows) : int(rows) + 2].tolist()
-        scores[0, seen.flat[start:stop]] = -torch.inf
-    else:
-        at, places, _ = seen.within(rows, columns)
-        scores[at, places] = -torch.inf
+def _best_of_one(scorer: VectorScorer, rows: Int64[Tensor, " 1"], wanted: Wanted) -> Best:
+    """One user asking for themselves is what a service sees most: a product, a slice and NumPy's selection.
+
+    Of a small catalogue most of the time would else be calls around the product (decision 136).
+    """
+    user = int(rows)
+    scores = scorer.score_user(user)
+    if wanted.seen is not None:
+        starts, had = wanted.seen.starts.numpy(), wanted.seen.flat.numpy()
+        scores[had[starts[user] : starts[user + 1]]] = -np.inf
+    places = best_places(scores, min(wanted.k, len(scores)))
+    return Best(rows, torch.from_numpy(places[None]), torch.from_numpy(scores[places][None]))
 
 
 def best_of_rows(scores: Float[Tensor, "b c"], k: int) -> tuple[Float[Tensor, "b k"], Int64[Tensor, "b k"]]:

@@ -30,6 +30,9 @@ class Vectors(NamedTuple):
         return Vectors(self.embedding[which], self.factors[which])
 
 
+SHORTEST = 1e-12
+"""ε of unit vectors: shorter ones are not scaled to length one, but divided by this."""
+
 Pairs = tuple[Int[Tensor, " x"], Int[Tensor, " x"]]
 """Row and column numbers of pairs, in any order."""
 
@@ -239,12 +242,9 @@ class _Unit(torch.autograd.Function):
     (decision 110).
     """
 
-    SHORTEST = 1e-12
-    """ε: shorter vectors are not scaled to length one, but divided by this."""
-
     @staticmethod
     def forward(context: Any, x: Tensor) -> Tensor:
-        lengths = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(_Unit.SHORTEST)
+        lengths = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(SHORTEST)
         y: Tensor = x / lengths
         context.save_for_backward(y, lengths)
         return y
@@ -256,7 +256,7 @@ class _Unit(torch.autograd.Function):
         y, lengths = context.saved_tensors
         along = (g * y).sum(-1, keepdim=True)
         # What is divided by ε is only scaled: its length is no part of its gradient.
-        along.masked_fill_(lengths <= _Unit.SHORTEST, 0.0)
+        along.masked_fill_(lengths <= SHORTEST, 0.0)
         return torch.addcmul(g, y, along, value=-1).div_(lengths)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hdccf.evaluation.selection import top_items
+from hdccf.evaluation.selection import best_places, top_items
 
 
 @pytest.mark.parametrize(("columns", "k"), [(7, 3), (7, 7), (7, 9), (400, 5), (403, 5), (2000, 10)])
@@ -49,3 +49,23 @@ def test_the_order_of_ties_depends_on_seed_and_user_only() -> None:
     assert not np.array_equal(whole, top_items(scores, 5, users, 8))
     assert len({tuple(row) for row in whole.tolist()}) > 30
     top_items(scores, 5, users, 2**62)  # a large seed does not overflow
+
+
+@pytest.mark.parametrize("n", [1, 7, 160, 161, 1000, 4099])
+@pytest.mark.parametrize("kind", ["different", "ties", "all equal", "mostly left out"])
+@pytest.mark.parametrize("k", [1, 10])
+def test_the_places_of_one_row_are_those_of_sorting_it(n: int, kind: str, k: int) -> None:
+    rng, k = np.random.default_rng(n), min(k, n)
+    scores = rng.standard_normal(n).astype(np.float32)
+    if kind == "ties":
+        scores = np.round(scores)
+    elif kind == "all equal":
+        scores[:] = 0.5
+    elif kind == "mostly left out":
+        scores[rng.permutation(n)[: n - n // 50]] = -np.inf
+    given = scores.copy()
+    places = best_places(scores, k)
+    assert scores[places].tolist() == np.sort(scores)[::-1][:k].tolist()
+    assert len(set(places.tolist())) == k
+    assert places.strides[0] > 0  # torch takes no others
+    assert np.array_equal(scores, given)
