@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hdccf.data import compiled, plain, text
-from hdccf.data.interactions import Interactions
 from hdccf.data.sources import read
 from hdccf.errors import SourceError
 from sameness import assert_same
+from two_ways import Watch, assert_equal_outcomes, by_polars
 
 
 @pytest.fixture(autouse=True)
@@ -20,42 +20,8 @@ def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "LEAST_ROWS", 0)
 
 
-class Watch:
-    """Notes what `read_plain` gave."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.taken: list[bool] = []
-        original = plain.read_plain
-
-        def watched(*given: Any) -> Any:
-            coded = original(*given)
-            self.taken.append(coded is not None)
-            return coded
-
-        patch.setattr(text, "read_plain", watched)
-
-
-def by_polars(path: Path, **options: Any) -> Interactions:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiled, "LEAST_ROWS", 1 << 40)
-        return read(path, **options)
-
-
-def outcome(way: Any, path: Path, **options: Any) -> Interactions | str:
-    try:
-        done: Interactions = way(path, **options)
-    except SourceError as error:
-        return str(error)
-    return done
-
-
-def assert_equal_outcomes(path: Path, **options: Any) -> None:
-    """Both ways give the same interactions, or refuse with the same words."""
-    mine, theirs = outcome(read, path, **options), outcome(by_polars, path, **options)
-    if isinstance(mine, str) or isinstance(theirs, str):
-        assert mine == theirs
-    else:
-        assert_same(mine, theirs)
+def watching(patch: pytest.MonkeyPatch) -> Watch:
+    return Watch(patch, text, "read_plain")
 
 
 PLAIN = {
@@ -107,7 +73,7 @@ NOT_PLAIN = {
 def test_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(PLAIN[name])
-    watch = Watch(monkeypatch)
+    watch = watching(monkeypatch)
     columns: dict[str, Any] = {"user": 1, "item": 2, "time": 3} if name in ("no header", "spaces") else {}
     assert_same(read(path, **columns), by_polars(path, **columns))
     assert watch.taken == [True]
@@ -117,7 +83,7 @@ def test_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str)
 def test_files_that_are_not_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(NOT_PLAIN[name])
-    watch = Watch(monkeypatch)
+    watch = watching(monkeypatch)
     assert_equal_outcomes(path)
     assert_equal_outcomes(path, drop_nulls=True)
     assert True not in watch.taken
@@ -129,7 +95,7 @@ def test_what_only_polars_reads(
 ) -> None:
     path = tmp_path / "log.csv"
     path.write_text("user,item,rating,title\na,x,4,X\nb,y,5,Y\nb,x,2,X\n")
-    watch = Watch(monkeypatch)
+    watch = watching(monkeypatch)
     assert_equal_outcomes(path, **options)
     assert not watch.taken
 
@@ -137,7 +103,7 @@ def test_what_only_polars_reads(
 def test_quotation_marks_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log.csv"
     path.write_text('user,item\n"a,x\nb",y\n')
-    watch = Watch(monkeypatch)
+    watch = watching(monkeypatch)
     assert_same(read(path, quote=""), by_polars(path, quote=""))
     assert watch.taken == [True]
 
@@ -166,7 +132,7 @@ def test_many_windows_and_tables_that_grow(
     path.write_bytes(b"user,item,time\n" + "\n".join(lines).encode() + ending)
     monkeypatch.setattr(plain, "_WINDOW", window)
     monkeypatch.setattr(compiled, "_ROOM", 512)
-    watch = Watch(monkeypatch)
+    watch = watching(monkeypatch)
     assert_same(read(path), by_polars(path))
     assert watch.taken == [True]
 
@@ -175,7 +141,7 @@ def test_a_line_longer_than_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "log.csv"
     path.write_text("user,item,note\n" + f"a,x,{'n' * 500}\nb,y,n\n" * 9)
     monkeypatch.setattr(plain, "_WINDOW", 256)
-    watch = Watch(monkeypatch)
+    watch = watching(monkeypatch)
     assert_same(read(path), by_polars(path))
     assert watch.taken == [False]
 
@@ -186,7 +152,7 @@ def test_a_fault_far_behind_the_first_lines(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(plain, "_WINDOW", 4_096)
     for fault in ("u1,i1", "u1,i1,1,1", "u1,,1", "u1,i1,x", "u1,é,1", '"u1",i1,1', "", "u1,i1,1.5"):
         path.write_text("user,item,time\n" + "\n".join([*good[:15_000], fault, *good[15_000:]]) + "\n")
-        watch = Watch(monkeypatch)
+        watch = watching(monkeypatch)
         assert_equal_outcomes(path)
         assert watch.taken == [False], fault
 

@@ -85,6 +85,8 @@ class Coded:
     user_ids: pl.Series
     item_ids: pl.Series
     halves: Halves
+    factor: int | None = None
+    """What makes microseconds of the times; None where their size has to tell."""
 
 
 def in_halves(users: IntArray, items: IntArray, times: Sequence[TimeArray] | None) -> Halves:

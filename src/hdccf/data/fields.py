@@ -23,8 +23,8 @@ BEYOND = 64  # so many bytes after the end are looked at, whatever they are
 _WIDE = ir.VectorType(ir.IntType(8), BEYOND)
 _ZEROS = np.uint64(0x3030303030303030)
 # Which bytes of eight belong to a text of so many: of its first eight, and of its second.
-_FIRST = np.array([(1 << 8 * min(length, 8)) - 1 for length in range(LONGEST_ID + 1)], np.uint64)
-_SECOND = np.array([(1 << 8 * max(length - 8, 0)) - 1 for length in range(LONGEST_ID + 1)], np.uint64)
+FIRST = np.array([(1 << 8 * min(length, 8)) - 1 for length in range(LONGEST_ID + 1)], np.uint64)
+SECOND = np.array([(1 << 8 * max(length - 8, 0)) - 1 for length in range(LONGEST_ID + 1)], np.uint64)
 
 # Numba's own type for these is that of the function which makes them, not of what is made.
 _intrinsic: Callable[[Any], Any] = intrinsic
@@ -70,7 +70,7 @@ def _beyond_ascii(typing_context: Any, data: Any, at: Any) -> Any:
 
 
 @_intrinsic
-def _eight(typing_context: Any, data: Any, at: Any) -> Any:
+def eight(typing_context: Any, data: Any, at: Any) -> Any:
     """Eight bytes as one number, the first of them lowest."""
 
     def make(context: Any, builder: Any, signature: Any, given: Any) -> Any:
@@ -130,8 +130,8 @@ def find_ends(data: _Bytes, begin: int, end: int, separator: int, quote: int, en
 
 @njit(cache=True, nogil=True)
 def _put_key(data: _Bytes, start: int, length: int, keys: _Keys, at: int) -> None:
-    keys[at, 0] = _eight(data, start) & _FIRST[length]
-    keys[at, 1] = (_eight(data, start + 8) & _SECOND[length]) | (np.uint64(length) << np.uint64(56))
+    keys[at, 0] = eight(data, start) & FIRST[length]
+    keys[at, 1] = (eight(data, start + 8) & SECOND[length]) | (np.uint64(length) << np.uint64(56))
 
 
 @njit(cache=True, nogil=True)
@@ -150,7 +150,7 @@ def _eight_digits(digits: np.uint64) -> Any:
 def _up_to_eight(data: _Bytes, start: int, length: int) -> Any:
     """The number of the 1 to 8 digits from `start` on."""
     missing = 8 - length
-    digits = (_eight(data, start) << np.uint64(8 * missing)) | (_ZEROS & _FIRST[missing])
+    digits = (eight(data, start) << np.uint64(8 * missing)) | (_ZEROS & FIRST[missing])
     return _eight_digits(digits)
 
 
@@ -160,7 +160,7 @@ def _whole_number(data: _Bytes, start: int, length: int) -> Any:
     if length <= 8:
         value, strange = _up_to_eight(data, start, length)
         return np.int64(value), strange
-    low, one = _eight_digits(_eight(data, start + length - 8))
+    low, one = _eight_digits(eight(data, start + length - 8))
     high, other = _up_to_eight(data, start, length - 8)
     return np.int64(high) * 100_000_000 + np.int64(low), one | other
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data import compiled
 from hdccf.data.arrange import Coded, Halves, Part
 from hdccf.data.ids import vocabulary
+from hdccf.data.keys import texts
 from hdccf.data.lines import Dialect
 
 _WINDOW = 1 << 20  # bytes at a time, so that what is found in them stays in a second-level cache
@@ -64,8 +64,8 @@ def _joined(first: "_Half", second: "_Half") -> Coded | None:
     if not halves.rows:
         return None
     return Coded(
-        vocabulary(_texts(first.users.keys), typed=False),
-        vocabulary(_texts(first.items.keys), typed=False),
+        vocabulary(texts(first.users.keys), typed=False),
+        vocabulary(texts(first.items.keys), typed=False),
         halves,
     )
 
@@ -137,14 +137,3 @@ class _Half:
 def _cut(part: Part, first: int, last: int) -> Part:
     times = None if part.times is None else part.times[first:last]
     return Part(part.users[first:last], part.items[first:last], times)
-
-
-def _texts(keys: NDArray[np.uint64]) -> pl.Series:
-    """The texts that 16-byte keys hold."""
-    import pyarrow as pa
-
-    sizes = (keys[:, 1] >> np.uint64(56)).astype(np.int64)
-    letters = keys.view(np.uint8).reshape(-1, 16)[np.arange(16) < sizes[:, None]]
-    starts = compiled.starts_of(sizes)
-    array = pa.LargeStringArray.from_buffers(len(keys), pa.py_buffer(starts), pa.py_buffer(letters))
-    return pl.Series(array)

@@ -303,8 +303,8 @@ def _build_large(
 ) -> Interactions:
     """Through compiled loops; `whole` says that times are numbers of a unit that is still to be found."""
     _refuse_single(coded.user_ids, coded.item_ids, columns, source)
-    halves, factor = coded.halves, 1
-    if whole:
+    halves, factor = coded.halves, coded.factor or 1
+    if whole and coded.factor is None:
         found = integer_factor(*halves.time_range)
         if found is None:
             times = pl.Series(columns.time, np.concatenate(halves.times))

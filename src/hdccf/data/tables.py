@@ -9,6 +9,7 @@ import polars as pl
 from hdccf.data.arrange import Coded
 from hdccf.data.columns import Columns
 from hdccf.data.lines import damaged
+from hdccf.data.parquet import read_parquet
 from hdccf.errors import SourceError
 
 
@@ -68,7 +69,7 @@ def open_parquet(path: Path) -> Opened:
             raise damaged(path, cause) from cause
         return Table(frame, lambda row: f"{path}, row {row + 1}")
 
-    return Opened(str(path), names, fetch)
+    return Opened(str(path), names, fetch, codes=lambda columns: read_parquet(path, columns))
 
 
 def open_several(parts: Sequence[Opened], name: str) -> Opened:
