@@ -53,6 +53,7 @@ STUDIES: dict[str, list[Row]] = {
     "ml-100k": [
         Row("most popular", "ml-100k", seeds=1, model="most-popular"),
         Row("history (default)", "ml-100k"),
+        Row("attention", "ml-100k", PRESETS["attention"]),
         Row("time-blind", "ml-100k", FREE),
         Row("recency", "ml-100k", RECENCY),
     ],
@@ -61,6 +62,7 @@ STUDIES: dict[str, list[Row]] = {
         Row("time-blind", "ml-1m", FREE, seeds=1),
         Row("recency", "ml-1m", RECENCY, seeds=1),
         Row("history (default)", "ml-1m", seeds=1),
+        Row("attention", "ml-1m", PRESETS["attention"], seeds=1),
     ],
     "parts": [
         Row("cosine, τ .2", "ml-100k", BOTH),

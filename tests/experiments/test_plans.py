@@ -87,6 +87,20 @@ def test_the_ablations_are_the_paper_s_and_ours(plan: Plan) -> None:
     wanted = ["wo-i", "wo-u", "wo-ui", "bpr-plus", "biased", "unmodulated", "paper", "ours"]
     assert labels == [*wanted, "ours, time-aware"]
     assert [row.label for row in plans.ablation(replace(plan, has_times=False))] == wanted
+    # The vector of the history is not HDCCF's own: with it, its parts and other losses over it have rows.
+    ours = {"user_vector": "history", "history_encoder": "attention", "history_length": 7, "temperature": 0.2}
+    origin = {"trials": 1, "minutes": 1.0, "budget": {"trials": 1, "minutes": 1.0}}
+    write_best(plan.results / "tuned" / "small-time" / "hdccf.toml", ours, origin)
+    rows = plans.ablation(plan)
+    further = ["history as a sum", "BPR, same vectors", "SSM, same vectors"]
+    assert [row.label for row in rows] == [*wanted, "ours, time-aware", *further]
+    for row in rows[-2:]:
+        settings = entry_named(row.model).settings(**row.settings).model_dump()
+        assert (settings["history_encoder"], settings["history_length"], settings["sampler"]) == (
+            "attention",
+            7,
+            "block",
+        )
     by_label = {row.label: row for row in plans.ablation(plan)}
     assert by_label["paper"].settings == {**PRESETS["paper"], "validation_metric": "sampled:ndcg@10"}
 

@@ -147,13 +147,28 @@ _ABLATIONS = ("wo-i", "wo-u", "wo-ui", "bpr-plus", "biased", "unmodulated", "pap
 
 
 def ablation(plan: Plan) -> list[Row]:
-    """The paper's variants, the paper's model, and ours without and with time."""
+    """The paper's variants, the paper's model, and ours without and with time; with time also the parts of
+    the history vector, and that same vector under the losses of BPR and SSM, since it is not HDCCF's own."""
     ours, origin = plan.tuned(OURS, False)
     rows = [*(Row(name, PRESETS[name]) for name in _ABLATIONS), Row("ours", ours, origin=origin)]
     if plan.has_times:
         ours, origin = plan.tuned(OURS, True)
         rows.append(Row("ours, time-aware", ours, origin=origin))
+        if ours.get("user_vector") == "history":
+            rows.append(Row("history as a sum", {"user_vector": "history"}))
+            rows += [
+                Row(f"{TITLES[model]}, same vectors", _same_vectors(ours, model), model) for model in _LOSSES
+            ]
     return plan.rows(rows)
+
+
+_LOSSES = ("bpr", "ssm")
+
+
+def _same_vectors(ours: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """Our settings as far as a model has them, on blocks, which have no l2 of their own."""
+    fields = entry_named(model).settings.model_fields
+    return {name: value for name, value in ours.items() if name in fields} | {"sampler": "block", "l2": 0.0}
 
 
 def scores(plan: Plan) -> list[Row]:
@@ -190,8 +205,8 @@ def recency(plan: Plan) -> list[Row]:
     if not plan.has_times:
         raise ConfigError(f"recency needs times, and {plan.dataset} has none; choose another study")
     grid = _thinned(plan, (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0))
-    history = {**plan.tuned(OURS, True)[0], "user_vector": "history"}
-    history.pop("recency_half_life", None)
+    # The sum's: attention learns by itself how fast what is old fades.
+    history = {"user_vector": "history"}
     return [
         *_sweep(plan, "recency_half_life", grid, PRESETS["recency"]),
         *_sweep(plan, "history_half_life", grid, history),
