@@ -17,6 +17,7 @@ from cornac.data import Dataset
 from cornac.models import BPR
 
 folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
+seed = options.pop("seed", 0)
 users, items = np.load(folder / "users.npy"), np.load(folder / "items.npy")
 n_users, n_items = (int(n) for n in np.load(folder / "shape.npy"))
 data = Dataset(
@@ -25,11 +26,11 @@ data = Dataset(
     OrderedDict((str(user), user) for user in range(n_users)),
     OrderedDict((str(item), item) for item in range(n_items)),
     (users.astype(np.int32), items.astype(np.int32), np.ones(len(users), np.float32)),
-    seed=0,
+    seed=seed,
 )
 found = None
 for asked, line in enumerate(sys.stdin):
-    model = BPR(**options, max_iter=int(line), init_params=found, seed=asked, verbose=False)
+    model = BPR(**options, max_iter=int(line), init_params=found, seed=seed + asked, verbose=False)
     start = time.perf_counter()
     model.fit(data)
     seconds = time.perf_counter() - start
