@@ -23,7 +23,9 @@ from hdccf.evaluation.ranking import Ranker
 from hdccf.interrupts import Interruptible
 from hdccf.models import MODELS
 from hdccf.models.base import Entry, Objective
+from hdccf.models.factorization import BPR
 from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.pairs import PairModel
 from hdccf.randomness import generator_for
 from hdccf.recommend import Recommender
 from hdccf.runs import FitOptions, RunFolder
@@ -183,6 +185,25 @@ def test_threads_are_what_was_asked_for() -> None:
     try:
         fit(small_split(), quick(epochs=1), options=FitOptions(threads=2))
         assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("worth", "expected"), [(1 << 22, 1), (1, 2)])
+def test_small_steps_stay_on_one_thread(worth: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr("hdccf.trainer._WORTH_SHARING", worth)
+    objective = PairModel._objective
+
+    def watched(self: PairModel, *arguments: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return objective(self, *arguments)
+
+    monkeypatch.setattr(PairModel, "_objective", watched)
+    try:
+        fit(small_split(), BPR(epochs=1), options=FitOptions(threads=2))
+        assert set(seen) == {expected}
+        assert torch.get_num_threads() == 2  # what is evaluated may use them all
     finally:
         torch.set_num_threads(before)
 

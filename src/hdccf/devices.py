@@ -1,5 +1,7 @@
-"""Where tensors live: the device by its name, and batches on their way to it."""
+"""Where tensors live and who computes: the device by its name, batches on their way to it, and threads."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,3 +26,14 @@ def moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
     return type(value)(*(moved(part, device) for part in value)) if isinstance(value, tuple) else value
+
+
+@contextmanager
+def at_most(threads: int) -> Iterator[None]:
+    """Operations within are shared among no more threads than this."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(threads, before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

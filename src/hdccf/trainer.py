@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.split import Split
-from hdccf.devices import device_named, moved
+from hdccf.devices import at_most, device_named, moved
 from hdccf.display import TrainingDisplay
 from hdccf.errors import ConfigError, EvaluationError, RunError, TrainingError
 from hdccf.evaluation.metrics import check_names
 from hdccf.evaluation.ranking import Ranker, check_protocols
 from hdccf.files import write_json
 from hdccf.interrupts import Interruptible
+from hdccf.keeping import Keeper
 from hdccf.models import entry_named, name_of
-from hdccf.models.base import Model, Solved
-from hdccf.optimizers import Rule, Stepper
+from hdccf.models.base import Model, SmallSteps, Solved
+from hdccf.optimizers import Stepper
 from hdccf.profiling import Clock, Stopwatch, no_clock, table, timed
 from hdccf.progress import note
 from hdccf.randomness import generator_for
@@ -36,6 +36,9 @@ from hdccf.runs import FitOptions, RunFolder
 from hdccf.standing import Standing
 from hdccf.tracking import open_tensorboard
 from hdccf.warm_start import start_from
+
+_WORTH_SHARING = 1 << 22
+"""So many numbers in a step, looked up or moved by the optimizer, are faster with several threads."""
 
 Diagnosis = Callable[[Model, Any], dict[str, float]]
 Watch = Callable[[dict[str, Any]], None]
@@ -80,10 +83,16 @@ def fit(
     return training.run(run)
 
 
-def resume(path: str | Path, *, progress: bool = False, diagnosis: Diagnosis | None = None) -> Recommender:
+def resume(
+    path: str | Path,
+    *,
+    progress: bool = False,
+    diagnosis: Diagnosis | None = None,
+    on_evaluation: Watch | None = None,
+) -> Recommender:
     """Goes on with a run from its last checkpoint; ends as it would have ended undisturbed."""
     run = RunFolder.open(path)
-    training = _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis)
+    training = _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis, on_evaluation)
     # The first checkpoint has what a run started from; only one that was stopped before it asks again.
     source = run.config["data"].get("init_from")
     if source is not None and not run.checkpoint.exists():
@@ -118,16 +127,15 @@ class _Training:
             self.model.to(self.device)
         self.standing, self.warm = Standing(), False
         self.clock: Clock = no_clock
-        self.best: dict[str, Tensor] = {}
-        self.last_checkpoint = time.monotonic()
+        self.keeper = Keeper(self.model, options, self.device)
 
     def run(self, folder: RunFolder | None) -> Recommender:
-        self.run_folder = folder
+        self.run_folder = self.keeper.folder = folder
         if self.model.groups:
             self._train()
         elif isinstance(self.model, Solved) and not (folder is not None and folder.best.exists()):
             self._solve(self.model)
-        self._keep_best()
+        self.keeper.give_best(self.standing.best_epoch)
         # One that was solved before has its own result already, with the seconds that it took.
         if folder is not None and (self.model.groups or not folder.result.exists()):
             with checkpoint.explained(folder.result):
@@ -183,19 +191,7 @@ class _Training:
             TrainingDisplay(settings.epochs, self.model.n_batches, enabled=self.progress) as display,
         ):
             while not standing.finished:
-                batch = None
-                drawn = self.model.batches(generator_for(self.seed, "epoch", standing.epoch))
-                for number, batch in enumerate(timed(self.clock, "sampling", drawn)):
-                    if number < standing.step:
-                        continue  # done before the interruption; drawing it keeps the generator in step
-                    self._step(batch, number)
-                    standing.step, standing.seconds = number + 1, time.monotonic() - started
-                    display.stepped(standing.epoch, standing.step)
-                    if interrupted:
-                        self._checkpoint()
-                        self._stop_here()
-                    elif self._checkpoint_is_due():
-                        self._checkpoint()
+                batch = self._epoch(started, display, interrupted)
                 record = self._end_of_epoch(ranker, batch)
                 if record is not None:
                     display.evaluated(record, best=standing.waited == 0)
@@ -207,6 +203,39 @@ class _Training:
                     self._checkpoint()
         if watch is not None:
             self._tell_where_the_time_went(watch.report())
+
+    def _restore(self) -> None:
+        standing = self.keeper.restore(self.steppers, self.progress)
+        if standing is not None:
+            self.standing = standing
+        elif self.warm:
+            self._checkpoint()
+
+    def _epoch(self, started: float, display: TrainingDisplay, interrupted: Interruptible) -> Any:
+        """The steps of the present epoch that are still to be done; gives its last batch."""
+        standing, batch = self.standing, None
+        drawn = self.model.batches(generator_for(self.seed, "epoch", standing.epoch))
+        with at_most(self._threads_of_a_step()):
+            for number, batch in enumerate(timed(self.clock, "sampling", drawn)):
+                if number < standing.step:
+                    continue  # done before the interruption; drawing it keeps the generator in step
+                self._step(batch, number)
+                standing.step, standing.seconds = number + 1, time.monotonic() - started
+                display.stepped(standing.epoch, standing.step)
+                if interrupted:
+                    self._checkpoint()
+                    self._stop_here()
+                elif self.keeper.is_due():
+                    self._checkpoint()
+        return batch
+
+    def _threads_of_a_step(self) -> int:
+        """One where waiting for each other would take longer than the work that is shared."""
+        threads, model = torch.get_num_threads(), self.model
+        if not isinstance(model, SmallSteps) or model.numbers_a_step is None:
+            return threads
+        parameters = sum(parameter.numel() for group in model.groups.values() for parameter in group)
+        return threads if parameters + model.numbers_a_step >= _WORTH_SHARING else 1
 
     def _step(self, batch: Any, number: int) -> None:
         epoch = self.standing.epoch
@@ -248,7 +277,8 @@ class _Training:
             value = validation.get(settings.validation_metric, float(epoch))
             if value > standing.best_value:
                 standing.best_value, standing.best_epoch, standing.waited = value, epoch, 0
-                self._remember_best()
+                with self.clock("checkpoints"):
+                    self.keeper.remember_best(epoch)
             else:
                 standing.waited += 1
         standing.finished = bool(last or standing.waited >= settings.patience)
@@ -280,76 +310,9 @@ class _Training:
         found = self.model.diagnose(batch)
         return found if self.diagnosis is None else {**found, **self.diagnosis(self.model, batch)}
 
-    # -- what is kept ----------------------------------------------------------------------------------------
-
-    def _remember_best(self) -> None:
-        with self.clock("checkpoints"):
-            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-            if self.run_folder is not None:
-                checkpoint.save(self.run_folder.best, self.best, {"epoch": self.standing.best_epoch})
-
-    def _keep_best(self) -> None:
-        """Leaves the model with its best weights, and a run with a file of them."""
-        if not self.best and self.run_folder is not None and self.run_folder.best.exists():
-            self.best, _ = checkpoint.load(self.run_folder.best, self.device)
-            checkpoint.fill(self.model, self.best, self.run_folder.best)
-        if not self.best:
-            self._remember_best()
-        self.model.load_state_dict(self.best)
-
-    def _checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self.last_checkpoint > 60 * self.options.checkpoint_minutes
-
     def _checkpoint(self) -> None:
-        self.last_checkpoint = time.monotonic()
-        if self.run_folder is not None:
-            with self.clock("checkpoints"):
-                self._save(self.run_folder)
-
-    def _save(self, folder: RunFolder) -> None:
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        numbers: dict[str, Any] = {}
-        for prefix, optimizer in self._optimizers():
-            more_tensors, more_numbers = checkpoint.pack_optimizer(optimizer, prefix)
-            tensors.update(more_tensors)
-            numbers.update(more_numbers)
-        facts = {"standing": self.standing.to_json(), "optimizers": numbers}
-        checkpoint.save(folder.checkpoint, tensors, facts)
-
-    def _restore(self) -> None:
-        run = self.run_folder
-        if run is None:
-            return
-        if not run.checkpoint.exists():
-            run.forget_after(0)
-            if self.warm:
-                self._checkpoint()
-            return
-        tensors, facts = checkpoint.load(run.checkpoint, self.device)
-        of_model = {
-            name.removeprefix("model."): x for name, x in tensors.items() if name.startswith("model.")
-        }
-        checkpoint.fill(self.model, of_model, run.checkpoint)
-        try:
-            self.standing = Standing.from_json(facts["standing"])
-            for prefix, optimizer in self._optimizers():
-                checkpoint.unpack_optimizer(optimizer, prefix, tensors, facts["optimizers"])
-        except (KeyError, TypeError, ValueError) as cause:
-            raise RunError(
-                f"{run.checkpoint} is not this run's checkpoint ({cause!r}); train again"
-            ) from cause
-        if self.standing.best_epoch and not run.best.exists():
-            raise RunError(f"{run.best} is gone, and with it the best weights so far; train again")
-        run.forget_after(self.standing.epoch - 1)
-        if self.progress:
-            note(f"going on at epoch {self.standing.epoch}, step {self.standing.step}")
-
-    def _optimizers(self) -> list[tuple[str, Rule]]:
-        return [
-            (f"optimizer.{group}.{kind}", optimizer)
-            for group, stepper in self.steppers.items()
-            for kind, optimizer in stepper.optimizers.items()
-        ]
+        with self.clock("checkpoints"):
+            self.keeper.save(self.standing, self.steppers)
 
     def _stop_here(self) -> None:
         if self.run_folder is None:

@@ -59,6 +59,16 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class SmallSteps(Protocol):
+    """A model whose steps can be too small to be shared among threads (decision 127)."""
+
+    @property
+    def numbers_a_step(self) -> int | None:
+        """How many numbers a step looks up; None where they are many in any case."""
+        ...
+
+
+@runtime_checkable
 class Solved(Protocol):
     """A model without groups that computes its weights at one go instead of being trained.
 

@@ -153,4 +153,5 @@ def build_lightgcn(settings: LightGCN, train: Interactions, generator: torch.Gen
     net = SmoothedFactors(
         graph, settings.embedding_dim, layers=settings.layers, std=settings.init_std, generator=generator
     )
-    return over_pairs(net, settings, graph, train, pairwise_loss, generator)
+    # Every step smooths the whole graph.
+    return over_pairs(net, settings, graph, train, pairwise_loss, generator, batch_only=False)

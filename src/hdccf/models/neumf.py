@@ -290,6 +290,10 @@ class Pretrained(nn.Module):
     def n_batches(self) -> int:
         return self.model.n_batches
 
+    @property
+    def numbers_a_step(self) -> int | None:
+        return self.model.numbers_a_step
+
     def batches(self, generator: torch.Generator) -> Iterator[Pairs]:
         return self.model.batches(generator)
 

@@ -74,9 +74,11 @@ class PairModel(nn.Module):
         l2: float = 0.0,
         correct_chances: bool = False,
         group: str = "net",
+        numbers_a_step: int | None = None,
     ) -> None:
         super().__init__()
         self.group = group
+        self.numbers_a_step = numbers_a_step
         self.net = net
         self.source = source
         self.sampler = sampler

@@ -58,8 +58,12 @@ def over_pairs(
     by_user: bool = False,
     correct_chances: bool = False,
     group: str = "net",
+    batch_only: bool = True,
 ) -> PairModel:
-    """The net as a model, with the negatives and the weights of positives that the settings name."""
+    """The net as a model, with the negatives and the weights of positives that the settings name.
+
+    Where not `batch_only` a step of the net works on more than the vectors of a batch.
+    """
     source = SOURCES[settings.sampler](settings, graph, generator)
     sampler = PairSampler(
         graph,
@@ -77,4 +81,11 @@ def over_pairs(
         l2=settings.l2,
         correct_chances=correct_chances,
         group=group,
+        numbers_a_step=_numbers_a_step(settings) if batch_only else None,
     )
+
+
+def _numbers_a_step(settings: PairSettings) -> int | None:
+    if settings.sampler in ("irgan", "sd-gar"):  # they look at every item of a user
+        return None
+    return settings.batch_size * (1 + settings.negatives) * settings.embedding_dim
