@@ -192,7 +192,7 @@ def test_threads_are_what_was_asked_for() -> None:
 @pytest.mark.parametrize(("worth", "expected"), [(1 << 22, 1), (1, 2)])
 def test_small_steps_stay_on_one_thread(worth: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen = torch.get_num_threads(), []
-    monkeypatch.setattr("hdccf.trainer._WORTH_SHARING", worth)
+    monkeypatch.setattr("hdccf.loop._WORTH_SHARING", worth)
     objective = PairModel._objective
 
     def watched(self: PairModel, *arguments: Any) -> Any:

@@ -37,25 +37,37 @@ class HistoryAttention(nn.Module):
         items: Float[Tensor, "n length d"],
         present: Bool[Tensor, "n length"],
         generator: torch.Generator | None = None,
+        *,
+        first: int = 0,
+        n_windows: int | None = None,
     ) -> Float[Tensor, "n length d"]:
-        """The user after each item of each window; a generator drops parts out, as in training."""
+        """The user after each item of each window; a generator drops parts out, as in training.
+
+        Where these are some of a block's windows, `first` and `n_windows` say which and of how many.
+        """
         length, dim = items.shape[1:]
+        part = (first, len(items) if n_windows is None else n_windows)
         # Unit vectors have entries of about 1/√d; norms and age vectors are made for entries of about 1.
-        x = self._dropped(unit(items) * math.sqrt(dim) + self.ages, generator)
+        x = self._dropped(unit(items) * math.sqrt(dim) + self.ages, generator, part)
         past = torch.ones(length, length, dtype=torch.bool, device=items.device).tril()
         # What is not there asks itself, so that no row of a softmax is empty; nobody looks at the answer.
         itself = torch.eye(length, dtype=torch.bool, device=items.device)
         visible = (past & present.unsqueeze(1)) | itself
         for layer in self.layers:
             assert isinstance(layer, Layer)  # noqa: S101 - nn.ModuleList has no types
-            x = x + self._dropped(layer.attend(x, visible), generator)
-            x = x + self._dropped(layer.think(x), generator)
+            x = x + self._dropped(layer.attend(x, visible), generator, part)
+            x = x + self._dropped(layer.think(x), generator, part)
         return unit(self.norm(x))
 
-    def _dropped(self, x: Float[Tensor, "*n d"], generator: torch.Generator | None) -> Float[Tensor, "*n d"]:
+    def _dropped(
+        self, x: Float[Tensor, "n *m d"], generator: torch.Generator | None, part: tuple[int, int]
+    ) -> Float[Tensor, "n *m d"]:
         if generator is None or self.keep == 1.0:
             return x
-        return x * dropout_mask(x, self.keep, generator)
+        first, n_windows = part
+        # Drawn for all windows of the block, so that it does not matter who looks at which of them.
+        mask = dropout_mask(x.new_empty(1).expand(n_windows, *x.shape[1:]), self.keep, generator)
+        return x * mask[first : first + len(x)]
 
 
 class Layer(nn.Module):

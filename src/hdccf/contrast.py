@@ -13,7 +13,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from hdccf import block_losses, losses
+from hdccf.data.parts import part_of
 from hdccf.data.sampling import Block, Negatives
+from hdccf.team import ALONE, Team
 
 Omega = Float[Tensor, " _n"] | float
 """A probability for all, or one for each instance; in a block one for each row (of its items) or column."""
@@ -40,7 +42,8 @@ class Side(NamedTuple):
 
     log_score: Float[Tensor, " b"]
     clipped: Float[Tensor, ""]
-    """Share of positives whose negatives are held at the lower bound, and so get no gradient."""
+    """Share of positives whose negatives are held at the lower bound, and so get no gradient; in a team, this
+    member's share of that."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,13 @@ class Contrast:
             user_weight=self.user_weight,
         )
 
-    def side(self, against: Against, target: Float[Tensor, " b"], omega: Omega) -> Side:
-        """F̃ over a side's negatives, debiased with its neighbours and the target (Eq. 15)."""
+    def side(
+        self, against: Against, target: Float[Tensor, " b"], omega: Omega, n_positives: int | None = None
+    ) -> Side:
+        """F̃ over a side's negatives, debiased with its neighbours and the target (Eq. 15).
+
+        Where these are a team member's part of a batch, `n_positives` says how many the batch has.
+        """
         biased = losses.log_negative_score(
             against.scores, against.log_weights, temperature=self.temperature, size=against.size
         )
@@ -80,7 +88,7 @@ class Contrast:
         mean = losses.log_mean_exp(positives, log_valid, temperature=self.temperature)
         size = against.weights().sum(1) if against.size is None else against.size
         score, clipped = self._debiased(biased, mean, size, omega)
-        return Side(score, clipped.to(score.dtype).mean())
+        return Side(score, clipped.to(score.dtype).sum() / (n_positives or max(len(score), 1)))
 
     @property
     def is_plain(self) -> bool:
@@ -116,47 +124,79 @@ class Contrast:
         block: Block,
         *,
         log_item_weights: Float[Tensor, " c"],
-        log_user_weights: Float[Tensor, " r"],
+        log_user_weights: Float[Tensor, " rows"],
+        team: Team = ALONE,
     ) -> tuple[Float[Tensor, " b"], Side, Side]:
         """The positives' scores, and for each of them its row's and its column's negatives.
 
         Weights are such that a plain weighted sum estimates the sum over the catalogue (or over all users),
         so Q is the sum of the weights that are left, and sums are not normalised again.
+
+        In a team `scores` and what is given back are those of the member's own rows; the block and its
+        weights are whole. A column's sums are the team's.
         """
-        masked = (block.observed_rows, block.observed_columns)
+        own = team.rows(len(block.users))
+        part = part_of(block, own)
+        masked = (part.observed_rows, part.observed_columns)
         over_items, over_users = block_losses.log_block_scores(
             scores,
             masked,
             temperature=self.temperature,
             log_column_weights=log_item_weights,
-            log_row_weights=log_user_weights,
+            log_row_weights=log_user_weights[own],
         )
-        positive = scores[block.rows, block.positive_columns]
-        items = self._block_side(over_items, positive, block.rows, masked, log_item_weights, self.omega_items)
-        transposed = (masked[1], masked[0])
+        positive = scores[part.rows, part.positive_columns]
+        by_row, by_column = (
+            _Members(part.rows, part.rows),
+            _Members(part.positive_columns, block.positive_columns),
+        )
+        items = self._block_side(
+            over_items, positive, by_row, masked, log_item_weights, self.omega_items, ALONE
+        )
+        transposed = (block.observed_columns, block.observed_rows)
         users = self._block_side(
-            over_users, positive, block.positive_columns, transposed, log_user_weights, self.omega_users
+            team.log_sum_exp(over_users),
+            positive,
+            by_column,
+            transposed,
+            log_user_weights,
+            self.omega_users,
+            team,
         )
-        return positive, items, users
+        n = max(len(block.rows), 1)
+        return positive, _share_of(items, n), _share_of(users, n)
 
     def _block_side(
         self,
         log_sums: Float[Tensor, " n"],
         positive: Float[Tensor, " b"],
-        rows: Int64[Tensor, " b"],
+        members: "_Members",
         masked: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
         log_weights: Float[Tensor, " c"],
         omega: Omega,
+        team: Team,
     ) -> Side:
+        """With how many of the own positives are clipped, in the place of their share."""
+        rows = members.own
         if _is_zero(omega):
             return Side(log_sums[rows], log_sums.new_zeros(()))
         # In float64, as it is a difference: in a nearly full row float32 would leave mostly rounding.
         weights = log_weights.double().exp()
         taken = weights.new_zeros(len(log_sums)).index_add_(0, masked[0], weights[masked[1]])
         size = (weights.sum() - taken).clamp_min(torch.finfo(log_sums.dtype).tiny).to(log_sums.dtype)
-        mean = losses.log_mean_exp_by_group(positive, rows, len(log_sums), temperature=self.temperature)
+        mean = self._mean_by_group(positive, members, len(log_sums), team)
         score, clipped = self._debiased(log_sums, mean, size, omega)
-        return Side(score[rows], clipped[rows].to(score.dtype).mean())
+        return Side(score[rows], clipped[rows].to(score.dtype).sum())
+
+    def _mean_by_group(
+        self, positive: Float[Tensor, " b"], members: "_Members", n_groups: int, team: Team
+    ) -> Float[Tensor, " n"]:
+        mean = losses.log_mean_exp_by_group(positive, members.own, n_groups, temperature=self.temperature)
+        if team.size == 1:
+            return mean
+        counts = (torch.bincount(which, minlength=n_groups).to(mean.dtype) for which in members)
+        of_own, of_all = (count.clamp_min(1).log() for count in counts)
+        return team.log_sum_exp(mean + of_own) - of_all
 
     def _debiased(
         self,
@@ -168,6 +208,17 @@ class Contrast:
         return losses.debias(
             biased, mean, size=size, omega=omega, lowest=self.lowest, temperature=self.temperature
         )
+
+
+def _share_of(side: Side, n: int) -> Side:
+    return side._replace(clipped=side.clipped / n)
+
+
+class _Members(NamedTuple):
+    """The row (or column) of each positive: of the own part, and of the whole block."""
+
+    own: Int64[Tensor, " b"]
+    every: Int64[Tensor, " all"]
 
 
 def _is_zero(omega: Omega) -> bool:

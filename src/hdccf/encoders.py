@@ -56,7 +56,9 @@ class Table(nn.Module):
         present = windows.items != NO_ITEM
         distinct, places = torch.unique(windows.items.clamp_min(0), return_inverse=True)
         items = functional.embedding(places, self._look_up(self.embedding, distinct))
-        users = attention(items, present, generator).flatten(0, 1)[windows.places]
+        n_windows = len(windows.items) if windows.n_windows is None else windows.n_windows
+        looked = attention(items, present, generator, first=windows.first, n_windows=n_windows)
+        users = looked.flatten(0, 1)[windows.places]
         return Vectors(users, users)
 
     def _look_up(self, table: nn.Parameter, nodes: Int64[Tensor, "*n"] | None) -> Tensor:

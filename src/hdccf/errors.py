@@ -4,6 +4,8 @@ The command line prints the message on one line and exits with 2; a library user
 for all of it or a branch for a part.
 """
 
+from importlib.util import find_spec
+
 
 class HdccfError(Exception):
     """Anything that a user can cause and a user can mend."""
@@ -35,3 +37,9 @@ class RunError(HdccfError):
 
 class TrainingError(HdccfError):
     """Training that cannot go on: a loss that is not a number, a step without positives."""
+
+
+def needs_ray(what: str) -> None:
+    """Refuses what only the extra `ray` can do, where that is not installed."""
+    if find_spec("ray") is None or find_spec("pyarrow") is None:
+        raise ConfigError(f"{what} needs Ray; install it with: pip install 'hdccf[ray]'")

@@ -1,91 +1,114 @@
-"""What a training keeps: its best weights so far, and checkpoints to go on from."""
+"""Where a training keeps what it must not lose: in a run's folder, or nowhere."""
 
-import time
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.errors import RunError
-from hdccf.models.base import Model
-from hdccf.optimizers import Rule, Stepper
-from hdccf.progress import note
-from hdccf.runs import FitOptions, RunFolder
-from hdccf.standing import Standing
+from hdccf.runs import RunFolder
+
+Tensors = dict[str, Tensor]
 
 
-class Keeper:
-    """Of one model; without a folder only the best weights are kept, in memory."""
+class Keeper(Protocol):
+    """What the loop asks of it: where to go on, the best weights, and a line an evaluation."""
 
-    def __init__(self, model: Model, options: FitOptions, device: torch.device) -> None:
-        self.model, self.options, self.device = model, options, device
-        self.folder: RunFolder | None = None
-        self.best: dict[str, Tensor] = {}
-        self._last = time.monotonic()
+    @property
+    def place(self) -> str:
+        """Where the checkpoint is, for messages."""
+        ...
 
-    def remember_best(self, epoch: int) -> None:
-        self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
-        if self.folder is not None:
-            checkpoint.save(self.folder.best, self.best, {"epoch": epoch})
+    @property
+    def best_place(self) -> str:
+        """Where the best weights are, for messages."""
+        ...
 
-    def give_best(self, epoch: int) -> None:
-        """Leaves the model with its best weights, and a run with a file of them."""
-        if not self.best and self.folder is not None and self.folder.best.exists():
-            self.best, _ = checkpoint.load(self.folder.best, self.device)
-            checkpoint.fill(self.model, self.best, self.folder.best)
-        if not self.best:
-            self.remember_best(epoch)
-        self.model.load_state_dict(self.best)
+    def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
+        """The last checkpoint, if there is one."""
+        ...
 
-    def is_due(self) -> bool:
-        return time.monotonic() - self._last > 60 * self.options.checkpoint_minutes
+    def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
+        """A checkpoint in the place of the last one, all or nothing."""
+        ...
 
-    def save(self, standing: Standing, steppers: dict[str, Stepper]) -> None:
-        self._last = time.monotonic()
-        if self.folder is None:
-            return
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        numbers: dict[str, Any] = {}
-        for prefix, optimizer in _optimizers(steppers):
-            more_tensors, more_numbers = checkpoint.pack_optimizer(optimizer, prefix)
-            tensors.update(more_tensors)
-            numbers.update(more_numbers)
-        facts = {"standing": standing.to_json(), "optimizers": numbers}
-        checkpoint.save(self.folder.checkpoint, tensors, facts)
+    def keep_best(self, tensors: Tensors, epoch: int) -> None: ...
 
-    def restore(self, steppers: dict[str, Stepper], progress: bool) -> Standing | None:
-        """Where the last checkpoint stood, and model and optimizers as they were then; None without one."""
-        run = self.folder
-        if run is None:
-            return None
-        if not run.checkpoint.exists():
-            run.forget_after(0)
-            return None
-        tensors, facts = checkpoint.load(run.checkpoint, self.device)
-        of_model = {
-            name.removeprefix("model."): x for name, x in tensors.items() if name.startswith("model.")
-        }
-        checkpoint.fill(self.model, of_model, run.checkpoint)
-        try:
-            standing = Standing.from_json(facts["standing"])
-            for prefix, optimizer in _optimizers(steppers):
-                checkpoint.unpack_optimizer(optimizer, prefix, tensors, facts["optimizers"])
-        except (KeyError, TypeError, ValueError) as cause:
-            raise RunError(
-                f"{run.checkpoint} is not this run's checkpoint ({cause!r}); train again"
-            ) from cause
-        if standing.best_epoch and not run.best.exists():
-            raise RunError(f"{run.best} is gone, and with it the best weights so far; train again")
-        run.forget_after(standing.epoch - 1)
-        if progress:
-            note(f"going on at epoch {standing.epoch}, step {standing.step}")
-        return standing
+    def load_best(self, device: torch.device) -> Tensors | None: ...
+
+    def log(self, record: dict[str, Any]) -> None: ...
+
+    def forget_after(self, epoch: int) -> None:
+        """Takes back the lines of epochs that will be trained again."""
+        ...
+
+    def stop_here(self, epoch: int, step: int) -> None:
+        """Raises what tells the user of an interruption how to go on."""
+        ...
 
 
-def _optimizers(steppers: dict[str, Stepper]) -> list[tuple[str, Rule]]:
-    return [
-        (f"optimizer.{group}.{kind}", optimizer)
-        for group, stepper in steppers.items()
-        for kind, optimizer in stepper.optimizers.items()
-    ]
+class Nowhere:
+    """Keeps nothing: what is not given back at the end is lost."""
+
+    place = best_place = "memory"
+
+    def load(self, device: torch.device) -> None:
+        return None
+
+    def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
+        pass
+
+    def keep_best(self, tensors: Tensors, epoch: int) -> None:
+        pass
+
+    def load_best(self, device: torch.device) -> None:
+        return None
+
+    def log(self, record: dict[str, Any]) -> None:
+        pass
+
+    def forget_after(self, epoch: int) -> None:
+        pass
+
+    def stop_here(self, epoch: int, step: int) -> None:
+        raise KeyboardInterrupt
+
+
+class InFolder:
+    """In the folder of a run."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+
+    @property
+    def place(self) -> str:
+        return str(self.run.checkpoint)
+
+    @property
+    def best_place(self) -> str:
+        return str(self.run.best)
+
+    def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
+        return checkpoint.load(self.run.checkpoint, device) if self.run.checkpoint.exists() else None
+
+    def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
+        checkpoint.save(self.run.checkpoint, tensors, facts)
+
+    def keep_best(self, tensors: Tensors, epoch: int) -> None:
+        checkpoint.save(self.run.best, tensors, {"epoch": epoch})
+
+    def load_best(self, device: torch.device) -> Tensors | None:
+        return checkpoint.load(self.run.best, device)[0] if self.run.best.exists() else None
+
+    def log(self, record: dict[str, Any]) -> None:
+        self.run.log(record)
+
+    def forget_after(self, epoch: int) -> None:
+        self.run.forget_after(epoch)
+
+    def stop_here(self, epoch: int, step: int) -> None:
+        raise RunError(
+            f"interrupted at epoch {epoch}, step {step}, and saved; "
+            f"go on with: hdccf train --resume {self.run.path}"
+        )

@@ -1,6 +1,6 @@
 """The rules of the steps, by name, for one group of parameters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -11,6 +11,10 @@ from torch.optim.adam import adam
 
 from hdccf.config import TrainingSettings
 from hdccf.profiling import Clock, no_clock
+from hdccf.team import ALONE
+
+ShareGradients = Callable[[Sequence[nn.Parameter]], None]
+"""What makes of a member's gradients those of its team."""
 
 
 class Rule(Protocol):
@@ -104,10 +108,15 @@ class Stepper:
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], settings: TrainingSettings, clock: Clock = no_clock
+        self,
+        parameters: Iterable[nn.Parameter],
+        settings: TrainingSettings,
+        clock: Clock = no_clock,
+        share_gradients: ShareGradients = ALONE.share_gradients,
     ) -> None:
         self.parameters = list(parameters)
         self.clock = clock
+        self.share_gradients = share_gradients
         rule = OPTIMIZERS[settings.optimizer]
         self.optimizers: dict[str, Rule] = {
             "dense": rule(self.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -121,6 +130,7 @@ class Stepper:
             parameter.grad = None
         with self.clock("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
+            self.share_gradients(self.parameters)
         with self.clock("optimizer"):
             if self.sparse:
                 # The rules make sparse tensors of valid ones' indices; torch warns until told not to check.

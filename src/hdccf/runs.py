@@ -33,6 +33,25 @@ _LISTED = ("hdccf", "torch", "numpy", "scipy", "polars", "safetensors")
 
 
 @dataclass(frozen=True)
+class Cluster:
+    """Which workers train together, on Ray."""
+
+    workers: int
+    """How many; the result does not depend on it but for rounding."""
+    address: str | None = None
+    """Of a Ray cluster, `auto` for the one that is running here; none starts one on this machine."""
+    storage: str | None = None
+    """A folder, or an address such as s3://…, that all machines reach; none is the run's own folder."""
+    timeout: float = 300.0
+    """Seconds after which a worker that does not answer the others is taken to hang."""
+    retries: int = 3
+    """How often workers that failed are started again."""
+
+    def __post_init__(self) -> None:
+        _at_least({"workers": 1, "timeout": 1, "retries": 0}, self)
+
+
+@dataclass(frozen=True)
 class FitOptions:
     """How to train, as opposed to what: of these only the threads and the device can change the result."""
 
@@ -43,13 +62,20 @@ class FitOptions:
     tensorboard: bool = False
     profile: bool = False
     """Whether to say where the time went, in profile.json and at the end."""
+    cluster: Cluster | None = None
+    """The workers that train together; none is this process alone."""
 
     def __post_init__(self) -> None:
-        least = {"threads": 1, "checkpoint_minutes": 0, "checkpoint_epochs": 1}
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and not value >= smallest:
-                raise ConfigError(f"{name}={value} is not possible: it should be {smallest} or more")
+        _at_least({"threads": 1, "checkpoint_minutes": 0, "checkpoint_epochs": 1}, self)
+        if isinstance(self.cluster, dict):  # as run.json has it
+            object.__setattr__(self, "cluster", Cluster(**self.cluster))
+
+
+def _at_least(least: dict[str, float], given: Any) -> None:
+    for name, smallest in least.items():
+        value = getattr(given, name)
+        if value is not None and not value >= smallest:
+            raise ConfigError(f"{name}={value} is not possible: it should be {smallest} or more")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hdccf.cli.answering import AsJson, Run, print_table
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
     import polars as pl
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _WHOM = "Whom for"
 _WHAT = "What may be recommended"
+_CLUSTER = "On several processes or machines"
 
 
 def recommend(
@@ -78,11 +79,32 @@ def recommend(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --all: a Parquet file.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --all: N workers on Ray; needs hdccf[ray].",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The Ray cluster, auto for the one that runs here; without it one is started.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the best items for some users, best first; or write those for all of them to a file."""
     ids = ids or []
     _refuse_contradictions(ids, items, new_item, everybody, out, allow is not None or deny is not None)
+    if workers is not None or ray_address is not None:
+        if not everybody or index_above is not None:
+            raise ConfigError("--workers and --ray-address go with --all, and without --index-above")
+        needs_ray("--workers")
     from hdccf.recommend import load_run
 
     loaded = load_run(run, index_above=index_above)
@@ -92,7 +114,7 @@ def recommend(
         "include_seen": include_seen,
     }
     if out is not None:
-        _write(loaded, out, k, overwrite, history, limits)
+        _write(loaded, out, k, overwrite, history, limits, workers, ray_address)
         return
     if items:
         _show(loaded.recommend_for_items([ids], k=k, **limits).drop("list"), as_json, "for somebody new")
@@ -119,9 +141,29 @@ def _refuse_contradictions(
 
 
 def _write(
-    loaded: "Recommender", out: Path, k: int, overwrite: bool, history: str, limits: dict[str, Any]
+    loaded: "Recommender",
+    out: Path,
+    k: int,
+    overwrite: bool,
+    history: str,
+    limits: dict[str, Any],
+    workers: int | None,
+    ray_address: str | None,
 ) -> None:
-    loaded.recommend_all(out, k=k, history=history, overwrite=overwrite, progress=True, **limits)
+    if workers is None and ray_address is None:
+        loaded.recommend_all(out, k=k, history=history, overwrite=overwrite, progress=True, **limits)
+    else:
+        from hdccf.distributed.answering import recommend_all
+        from hdccf.runs import Cluster, RunFolder
+
+        recommend_all(
+            RunFolder.open(loaded.path),
+            out,
+            Cluster(workers or 1, ray_address),
+            {"k": k, "history": history, **limits},
+            overwrite=overwrite,
+            progress=True,
+        )
     typer.echo(f"{out}: up to {k} items for each of {loaded.n_users:,} users")
 
 

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from hdccf.config import Settings
     from hdccf.data.interactions import Interactions
     from hdccf.data.split import Split
+    from hdccf.runs import Cluster
 
 _WHAT = "What to train on"
 _HOW = "Model and settings"
 _RUN = "The run"
+_CLUSTER = "On several processes or machines"
 SPLITS = ("leave-one-out", "global-time", "random", "predefined")
 _PAPER_CORE = 5
 
@@ -135,6 +137,48 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.", rich_help_panel=_RUN)
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Train with N workers on Ray; needs hdccf[ray]. The result is that of one process, but for "
+            "rounding.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The Ray cluster: auto for the one that runs here, ray://HOST:10001, or HOST:6379. Without "
+            "it one is started on this machine.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Where workers find the pairs and leave checkpoints: a folder or an address (s3://…) that "
+            "all machines reach. Without it the run's folder.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = None,
+    worker_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=1,
+            help="A worker that does not answer the others for so long is taken to hang, and all are started "
+            "again from the last checkpoint.",
+            rich_help_panel=_CLUSTER,
+        ),
+    ] = 300.0,
+    retries: Annotated[
+        int,
+        typer.Option(min=0, help="How often failed workers are started again.", rich_help_panel=_CLUSTER),
+    ] = 3,
     profile: Annotated[
         bool,
         typer.Option(
@@ -157,6 +201,7 @@ def train(
     from hdccf.runs import FitOptions, free_folder
     from hdccf.trainer import fit
 
+    cluster = _cluster(context, settings, workers, ray_address, storage, worker_timeout, retries)
     options = {
         "user": user,
         "item": item,
@@ -178,18 +223,49 @@ def train(
     _say_what_was_chosen(settings, split)
     place = out or free_folder(Path("runs"), f"{_stem(source)}-{preset or model}-seed{seed}")
     about = {"source": source, "core": core, "split": split.method}
-    fitted = fit(
-        split,
-        settings,
-        seed=seed,
-        out=place,
-        options=FitOptions(device, threads, checkpoint_minutes, checkpoint_epochs, tensorboard, profile),
-        progress=True,
-        about=about,
-        diagnosis=_diagnosis(about, split),
-        init_from=init_from,
+    fit_options = FitOptions(
+        device, threads, checkpoint_minutes, checkpoint_epochs, tensorboard, profile, cluster
     )
+    common: dict[str, Any] = {
+        "seed": seed,
+        "out": place,
+        "options": fit_options,
+        "about": about,
+        "init_from": init_from,
+    }
+    if cluster is None:
+        fitted = fit(split, settings, progress=True, diagnosis=_diagnosis(about, split), **common)
+    else:
+        from hdccf.distributed.driver import fit as fit_together
+
+        fitted = fit_together(split, settings, progress=True, **common)
     _tell(fitted.path)
+
+
+def _cluster(
+    context: typer.Context,
+    settings: "Settings",
+    workers: int | None,
+    address: str | None,
+    storage: str | None,
+    timeout: float,
+    retries: int,
+) -> "Cluster | None":
+    """The workers that were asked for; what cannot be is refused before any data is read."""
+    if workers is None:
+        names = ("ray_address", "storage", "worker_timeout", "retries")
+        given = [name for name in names if "COMMANDLINE" in str(context.get_parameter_source(name))]
+        if given:
+            raise ConfigError(f"--{given[0].replace('_', '-')} goes with --workers N; give both or neither")
+        return None
+    from hdccf.errors import needs_ray
+    from hdccf.runs import Cluster
+
+    needs_ray("--workers")
+    from hdccf.distributed.driver import check
+
+    check(settings)
+    return Cluster(workers, address, storage, timeout, retries)
 
 
 def _resume(path: Path, context: typer.Context) -> None:
@@ -203,11 +279,18 @@ def _resume(path: Path, context: typer.Context) -> None:
         raise ConfigError(
             f"--resume goes on with the run's own data and settings; leave out {', '.join(sorted(given))}"
         )
+    from hdccf.errors import needs_ray
     from hdccf.runs import RunFolder
     from hdccf.trainer import resume
 
     run = RunFolder.open(path)
-    fitted = resume(path, progress=True, diagnosis=_diagnosis(run.config["data"], run.split()))
+    if run.options.cluster is None:
+        fitted = resume(path, progress=True, diagnosis=_diagnosis(run.config["data"], run.split()))
+    else:
+        needs_ray("a run that was started with --workers")
+        from hdccf.distributed.driver import resume as resume_together
+
+        fitted = resume_together(run, progress=True)
     _tell(fitted.path)
 
 

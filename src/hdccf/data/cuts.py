@@ -30,6 +30,10 @@ class Windows(NamedTuple):
     """`NO_ITEM` where the history began later."""
     places: Int64[Tensor, " r"]
     """Of each row: window · length + place in it."""
+    first: int = 0
+    """Where these are some of a block's windows: which of them comes first …"""
+    n_windows: int | None = None
+    """… and how many the block has; none, where they are all."""
 
 
 def cut_histories(
@@ -48,7 +52,7 @@ def cut_histories(
     ends = items_of.starts[users] + cuts
     rows, entries = expand(ends - lengths, lengths)
     age = (ends[rows] - 1 - entries).to(torch.get_default_dtype())
-    return History(rows, items_of.flat[entries], floor + (1 - floor) * torch.exp2(-age / half_life))
+    return History(rows, items_of.at(entries), floor + (1 - floor) * torch.exp2(-age / half_life))
 
 
 def cut_windows(
@@ -57,7 +61,7 @@ def cut_windows(
     """The last `length` of each user's first `cuts` items, in order, the latest in the last place."""
     starts = items_of.starts[users].unsqueeze(1)
     entries = starts + cuts.unsqueeze(1) + torch.arange(-length, 0, device=cuts.device)
-    found = items_of.flat[entries.clamp_min(0)] if len(items_of.flat) else entries
+    found = items_of.at(entries.clamp_min(0)) if int(items_of.starts[-1]) else entries
     return found.masked_fill(entries < starts, NO_ITEM)
 
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from hdccf.data.interactions import Adjacency, Interactions
@@ -37,12 +38,17 @@ class Neighbours:
     def degrees(self) -> Int64[Tensor, " nodes"]:
         return self.starts.diff()
 
+    def at(self, entries: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        """The neighbours at some places of `flat`."""
+        # Much faster than an index in brackets, which is made for any number of axes.
+        return self.flat.index_select(0, entries.reshape(-1)).view(entries.shape)
+
     def draw(
         self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
     ) -> Int64[Tensor, "b size"]:
         """`size` neighbours of each node, uniformly with replacement; every node must have one."""
         degrees = self.degrees[nodes]
-        return self.flat[self.starts[nodes, None] + _below(degrees, size, generator)]
+        return self.at(self.starts[nodes, None] + _below(degrees, size, generator))
 
     def draw_others(
         self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
@@ -54,7 +60,12 @@ class Neighbours:
         """
         if self._someone_is_full:
             self.refuse_full(nodes)
-        ranks = _below(self._free.index_select(0, nodes), size, generator)
+        return self.others_at(nodes, _below(self._free.index_select(0, nodes), size, generator))
+
+    def others_at(
+        self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
+    ) -> Int64[Tensor, "b size"]:
+        """The columns with these ranks, from 0, among those that are not neighbours of each node."""
         if nodes.device.type == "cpu" and self._is_compiled:
             return self._columns_at(nodes, ranks)
         keys = nodes[:, None] * (self.n_columns + 1) + ranks
@@ -94,6 +105,11 @@ class Neighbours:
                 "its negative; leave it out, or use in-batch negatives"
             )
 
+    def entries_of(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """Where in `flat` each (node, column) is; all of them must be pairs."""
+        keys, places = self._pair_keys_and_places
+        return places[torch.searchsorted(keys, nodes * self.n_columns + columns)]
+
     def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
         """Whether each (node, column) is a pair."""
         if len(self.flat) == 0:
@@ -126,6 +142,11 @@ class Neighbours:
         return (nodes * self.n_columns + self.flat).sort().values
 
     @cached_property
+    def _pair_keys_and_places(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+        keys, places = (torch.repeat_interleave(self.degrees) * self.n_columns + self.flat).sort()
+        return keys, places
+
+    @cached_property
     def _gap_keys(self) -> Int64[Tensor, " pairs"]:
         nodes = torch.repeat_interleave(self.degrees)
         ascending = self._pair_keys - nodes * self.n_columns
@@ -145,6 +166,8 @@ class Graph:
 
     @classmethod
     def of(cls, train: Interactions) -> "Graph":
+        if isinstance(train, Spread):
+            return train.graph
         if len(train) == 0:
             raise DataError(
                 "there are no training pairs; give interactions, or a split that leaves some for training"
@@ -170,12 +193,61 @@ class Graph:
 
     @property
     def n_pairs(self) -> int:
-        return len(self.items_of.flat)
+        return int(self.items_of.starts[-1])
+
+    def users_at(self, entries: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """The users of the pairs at some places of `items_of.flat`."""
+        return self.pair_users.index_select(0, entries)
+
+    def along(self, own: Float[Tensor, " own"]) -> "Along":
+        """A number for each pair, of which this process has computed those of its own pairs: here, all."""
+        return own
+
+    def histories(
+        self, users: Int64[Tensor, " r"], weights: "Along | None"
+    ) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"] | None]:
+        """The items of these users, one user after another, each in order of time, and the pairs' weights."""
+        _, entries = expand(self.items_of.starts[users], self.items_of.degrees[users])
+        return self.items_of.at(entries), None if weights is None else weights[entries]
+
+    def weights_at(
+        self, users: Int64[Tensor, " n"], items: Int64[Tensor, " n"], weights: "Along"
+    ) -> Float[Tensor, " n"]:
+        """The weights of some pairs."""
+        return weights[self.items_of.entries_of(users, items)]
+
+    def squares(self, weights: "Along | None") -> Float64[Tensor, " users"]:
+        """The sum of the squares of each user's weights; each is 1 where none are given."""
+        if weights is None:
+            return self.items_of.degrees.double()
+        every = weights[torch.arange(self.n_pairs, device=self.items_of.starts.device)]
+        zeros = torch.zeros(self.n_users, dtype=torch.float64, device=every.device)
+        return zeros.index_add_(0, self.pair_users, every.double().square())
 
     @cached_property
     def pair_users(self) -> Int64[Tensor, " pairs"]:
         """The user of each pair, in the order of `items_of.flat`."""
         return torch.repeat_interleave(self.items_of.degrees)
+
+
+@runtime_checkable
+class Along(Protocol):
+    """A number for each pair, in the order of `items_of.flat`: a tensor, or what a team has together."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __getitem__(self, entries: Any, /) -> Tensor: ...
+
+    def index_select(self, dim: int, index: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Spread(Protocol):
+    """Training pairs of which this process has some; their graph asks the others of a team for the rest."""
+
+    @property
+    def graph(self) -> Graph: ...
 
 
 def pairs_between(

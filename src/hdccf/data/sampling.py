@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.data.cuts import History, Windows, cut_histories
-from hdccf.data.graph import Graph, Neighbours, expand, pairs_between
+from hdccf.data.graph import Along, Graph, Neighbours, expand, pairs_between
 from hdccf.errors import ConfigError
 
 
@@ -92,7 +92,7 @@ class PairSampler:
     """
 
     graph: Graph
-    weights: Float[Tensor, " pairs"]
+    weights: Along
     batch_size: int
     by_user: bool = False
     least: int = 1
@@ -126,8 +126,8 @@ class PairSampler:
             )
         for chosen in self._users_by_turns(generator) if self.by_user else self._pairs_by_turns(generator):
             # Much faster than an index in brackets, which is made for any number of axes.
-            columns = (self.graph.pair_users, self.graph.items_of.flat, self.weights)
-            yield Pairs(*(column.index_select(0, chosen) for column in columns))
+            users, items = self.graph.users_at(chosen), self.graph.items_of.at(chosen)
+            yield Pairs(users, items, self.weights.index_select(0, chosen))
 
     def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
         everybody = self._n_pairs == self.graph.n_pairs
@@ -139,8 +139,9 @@ class PairSampler:
         ends = self.graph.items_of.degrees[users].cumsum(0)
         n_batches = len(self)
         targets = (torch.arange(1, n_batches) * self._n_pairs) // n_batches
-        cuts = torch.unique(ends[torch.searchsorted(ends, targets)])
-        yield from torch.tensor_split(self._pairs_of(users), cuts[cuts < self._n_pairs])
+        cuts = torch.unique(torch.searchsorted(ends, targets)) + 1
+        for some in torch.tensor_split(users, cuts[cuts < len(users)]):
+            yield self._pairs_of(some)
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class InBatchSampler:
     """`in-batch` (Eq. 9), the paper's: negatives taken for free from the batch."""
 
     graph: Graph
-    weights: Float[Tensor, " pairs"]
+    weights: Along
     batch_size: int
     neighbours: int
 
@@ -159,7 +160,7 @@ class InBatchSampler:
         if self.graph.n_pairs < 2:
             raise ConfigError("in-batch negatives need at least two training pairs; this data has one")
         for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator):
-            users, items = self.graph.pair_users[chosen], self.graph.items_of.flat[chosen]
+            users, items = self.graph.users_at(chosen), self.graph.items_of.at(chosen)
             yield InBatch(
                 users,
                 items,
@@ -186,7 +187,7 @@ class UniformSampler:
     """`uniform` (Eq. 1): S negatives a side, uniformly, never an observed training pair."""
 
     graph: Graph
-    weights: Float[Tensor, " pairs"]
+    weights: Along
     batch_size: int
     negatives: int
     neighbours: int
@@ -197,7 +198,7 @@ class UniformSampler:
     def epoch(self, generator: torch.Generator) -> Iterator[Drawn]:
         items_of, users_of = self.graph.items_of, self.graph.users_of
         for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator, least=1):
-            users, items = self.graph.pair_users[chosen], items_of.flat[chosen]
+            users, items = self.graph.users_at(chosen), items_of.at(chosen)
             yield Drawn(
                 users,
                 items,
@@ -218,7 +219,7 @@ class BlockSampler:
     """
 
     graph: Graph
-    weights: Float[Tensor, " pairs"]
+    weights: Along
     block_users: int
     block_items: int
 
@@ -254,7 +255,7 @@ class BlockSampler:
         if self.graph.n_items <= self.block_items:
             return None, None
         _, entries = expand(items_of.starts[users], items_of.degrees[users])
-        return draw_columns(items_of.flat[entries], self.graph.n_items, self.block_items, generator)
+        return draw_columns(items_of.at(entries), self.graph.n_items, self.block_items, generator)
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ class HistoryBlockSampler:
     """
 
     graph: Graph
-    weights: Float[Tensor, " pairs"]
+    weights: Along
     block_users: int
     block_items: int
     half_life: float
@@ -298,7 +299,8 @@ class HistoryBlockSampler:
             rows, entries = expand(starts + cuts, torch.minimum(degrees - cuts, torch.tensor(self.ahead)))
             place = entries - (starts + cuts)[rows]
             soon = torch.exp2(-place.to(self.weights.dtype) / self.ahead_half_life)
-            columns, inclusion = self._columns(items_of.flat[entries], generator)
+            positives = items_of.at(entries)
+            columns, inclusion = self._columns(positives, generator)
             observed_rows, observed_columns, _ = items_of.within(users, columns)
             yield Block(
                 users,
@@ -307,7 +309,7 @@ class HistoryBlockSampler:
                 observed_rows,
                 observed_columns,
                 rows,
-                places_in(items_of.flat[entries], columns, self.graph.n_items),
+                places_in(positives, columns, self.graph.n_items),
                 soon * self.weights[entries],
                 cut_histories(items_of, users, cuts, self.half_life, self.length, self.floor),
             )

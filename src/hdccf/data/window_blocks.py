@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from hdccf.data.cuts import NO_ITEM, Windows, cut_windows
-from hdccf.data.graph import Graph, expand
+from hdccf.data.graph import Along, Graph, expand
 from hdccf.data.sampling import Block, batch_sizes, draw_columns, places_in, shuffled
 from hdccf.errors import ConfigError
 
@@ -24,7 +24,7 @@ class WindowBlockSampler:
     """
 
     graph: Graph
-    weights: Float[Tensor, " pairs"]
+    weights: Along
     block_users: int
     block_items: int
     length: int
@@ -59,7 +59,7 @@ class WindowBlockSampler:
         left = items_of.starts[row_users + 1] - after
         rows, entries = expand(after, left.clamp(max=self.ahead))
         soon = torch.exp2(-(entries - after[rows]).to(self.weights.dtype) / self.ahead_half_life)
-        positives = items_of.flat[entries]
+        positives = items_of.at(entries)
         columns, inclusion = None, None
         if self.graph.n_items > self.block_items:
             columns, inclusion = draw_columns(positives, self.graph.n_items, self.block_items, generator)

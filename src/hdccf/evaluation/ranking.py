@@ -4,7 +4,7 @@ A rank is kept as two counts, how many candidates score strictly more and how ma
 take their expectation over the random orders of the tied candidates from these; nothing is sorted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,7 +19,7 @@ from torch import Tensor
 from hdccf.data.prepare import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
-from hdccf.evaluation.candidates import CACHE, frozen_candidates
+from hdccf.evaluation.candidates import CACHE, Candidates, frozen_candidates
 from hdccf.evaluation.metrics import Places
 from hdccf.evaluation.questions import IndexArray, Questions, ask
 from hdccf.evaluation.scorers import scorer_for
@@ -100,7 +100,9 @@ class Ranker:
         seed: int = 0,
         memory: int = DEFAULT_MEMORY,
         folder: Path | None = CACHE,
+        drawn: Callable[[], Candidates] | None = None,
     ) -> None:
+        """`drawn` gives frozen negatives that are kept elsewhere."""
         if memory < 1:
             raise EvaluationError(
                 f"memory={memory} MiB is too little; use 1 or more, usually {DEFAULT_MEMORY}"
@@ -109,7 +111,7 @@ class Ranker:
         self.split = split
         self.seed = seed
         self._memory = memory * (1 << 20)
-        self._draw = partial(
+        self._draw = drawn or partial(
             frozen_candidates, split, part, negatives=negatives, weighting=weighting, seed=seed, folder=folder
         )
 

@@ -19,7 +19,10 @@ from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
 
 
 class Objective(NamedTuple):
-    """One loss to be minimised, and which of the model's parameters it drives."""
+    """One loss to be minimised, and which of the model's parameters it drives.
+
+    In a team the loss and its terms are this member's share: those of all members add up to the batch's.
+    """
 
     loss: Float[Tensor, ""]
     group: str
@@ -112,9 +115,15 @@ class Entry:
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def weighted_mean(values: Float[Tensor, " b"], weights: Float[Tensor, " b"]) -> Float[Tensor, ""]:
-    """0 where nothing has any weight, as when all positives of a batch are too old to count."""
-    return (values * weights).sum() / weights.sum().clamp_min(torch.finfo(weights.dtype).tiny)
+def weighted_mean(
+    values: Float[Tensor, " b"], weights: Float[Tensor, " b"], whole: Float[Tensor, " all"] | None = None
+) -> Float[Tensor, ""]:
+    """0 where nothing has any weight, as when all positives of a batch are too old to count.
+
+    With the weights of the whole batch, of which the values are a part: what the part adds to the mean.
+    """
+    total = (weights if whole is None else whole).sum()
+    return (values * weights).sum() / total.clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 _WITHIN_CACHES = 1 << 22

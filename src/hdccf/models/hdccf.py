@@ -15,6 +15,7 @@ from hdccf.contrast import Against, Contrast, Side
 from hdccf.data.cuts import History, Windows, cut_histories, cut_windows, last_places
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
+from hdccf.data.parts import part_of
 from hdccf.data.sampling import (
     Block,
     BlockSampler,
@@ -41,6 +42,7 @@ from hdccf.models.hdccf_scores import (
 from hdccf.models.hdccf_settings import HDCCF
 from hdccf.scoring import Scorer
 from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
+from hdccf.team import ALONE, Team
 
 Batch = InBatch | Drawn | Block
 Terms = dict[str, Float[Tensor, ""]]
@@ -52,12 +54,14 @@ _USERS_AT_ONCE = 512
 class HDCCFModel(nn.Module):
     """Built from settings and training pairs; the trainer does the rest."""
 
+    team: Team = ALONE
+
     def __init__(self, settings: HDCCF, train: Interactions, generator: torch.Generator) -> None:
         super().__init__()
         self.settings = settings
         self.uses_history = resolve_user_vector(settings, train) == "history"
         self.graph = Graph.of(train)
-        self._positive_weights = weights_of(settings, train)
+        self._positive_weights = self.graph.along(weights_of(settings, train))
         separate = settings.similarity == "modulated" and settings.factors == "separate"
 
         def table(n_nodes: int) -> Table:
@@ -151,18 +155,19 @@ class HDCCFModel(nn.Module):
         if isinstance(batch, Block):
             scored = score_block(self, batch, generator)
             loss, clips = self._block_loss(scored, batch, generator)
-            relation_weights = scored.anchor_weights
+            weights, relation_weights = (scored.weights, batch.weights), scored.anchor_weights
         else:
-            scored = score_in_batch(self, batch) if isinstance(batch, InBatch) else score_drawn(self, batch)
-            loss, clips = self._instance_loss(scored, generator)
-            relation_weights = batch.weights
-        parts = {"user-item": weighted_mean(loss, batch.weights)}
+            part, n = part_of(batch, self.team.rows(len(batch.users))), len(batch.users)
+            scored = score_in_batch(self, part, n) if isinstance(part, InBatch) else score_drawn(self, part)
+            loss, clips = self._instance_loss(scored, n, generator)
+            weights = relation_weights = (part.weights, batch.weights)
+        parts = {"user-item": weighted_mean(loss, *weights)}
         for name, weight, relation in (
             ("user-user", s.user_user_weight, scored.user_user),
             ("item-item", s.item_item_weight, scored.item_item),
         ):
             if relation is not None:
-                parts[name] = weight * weighted_mean(self._relation_loss(relation), relation_weights)
+                parts[name] = weight * weighted_mean(self._relation_loss(relation), *relation_weights)
         total = torch.stack(list(parts.values())).sum()
         shown = {name: part.detach() for name, part in parts.items()} if len(parts) > 1 else {}
         yield Objective(total, _EVERYTHING, {**shown, **clips})
@@ -248,39 +253,46 @@ class HDCCFModel(nn.Module):
         if self.settings.loss == "bpr":
             return self._block_bpr(scored.scores, block, generator), {}
         weights = {"log_item_weights": scored.log_item_weights, "log_user_weights": scored.log_user_weights}
-        if self.contrast.is_plain:
+        if self.contrast.is_plain and self.team.size == 1:
             loss = self.contrast.plain_block(scored.scores, block, **weights)
             nothing = loss.new_zeros(())
             return loss, {"clipped-items": nothing, "clipped-users": nothing}
-        positive, items, users = self.contrast.block(scored.scores, block, **weights)
+        positive, items, users = self.contrast.block(scored.scores, block, **weights, team=self.team)
         return self.contrast.loss(positive, items, users), _clips(items, users)
 
     def _block_bpr(
         self, scores: Float[Tensor, "r c"], block: Block, generator: torch.Generator
     ) -> Float[Tensor, " b"]:
         """BPR against one column of the row each, uniformly; 0 where that is an observed pair."""
-        n_positives, n_columns, device = len(block.rows), scores.shape[1], scores.device
-        drawn = torch.randint(n_columns, (n_positives,), generator=generator, device=device)
+        own, n_columns, device = self.team.rows(len(block.users)), scores.shape[1], scores.device
+        # Drawn for the whole block, whoever scores it: then the numbers are the same for any team.
+        every = torch.randint(n_columns, (len(block.rows),), generator=generator, device=device)
+        drawn = every[(block.rows >= own.start) & (block.rows < own.stop)]
+        part = part_of(block, own)
         observed = torch.zeros(scores.shape, dtype=torch.bool, device=device)
-        observed[block.observed_rows, block.observed_columns] = True
-        positive = scores[block.rows, block.positive_columns]
-        loss = losses.bpr(positive, scores[block.rows, drawn])
-        return loss.masked_fill(observed[block.rows, drawn], 0.0)
+        observed[part.observed_rows, part.observed_columns] = True
+        positive = scores[part.rows, part.positive_columns]
+        loss = losses.bpr(positive, scores[part.rows, drawn])
+        return loss.masked_fill(observed[part.rows, drawn], 0.0)
 
-    def _instance_loss(self, scored: Scored, generator: torch.Generator) -> tuple[Float[Tensor, " b"], Terms]:
+    def _instance_loss(
+        self, scored: Scored, n: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, " b"], Terms]:
         s = self.settings
         if s.loss != "contrastive":
-            return self._one_negative_loss(scored, generator), {}
-        items = self.contrast.side(scored.items, scored.positive, s.omega_items)
-        users = self.contrast.side(scored.users, scored.positive, s.omega_users)
+            return self._one_negative_loss(scored, n, generator), {}
+        items = self.contrast.side(scored.items, scored.positive, s.omega_items, n)
+        users = self.contrast.side(scored.users, scored.positive, s.omega_users, n)
         return self.contrast.loss(scored.positive, items, users), _clips(items, users)
 
-    def _one_negative_loss(self, scored: Scored, generator: torch.Generator) -> Float[Tensor, " b"]:
+    def _one_negative_loss(self, scored: Scored, n: int, generator: torch.Generator) -> Float[Tensor, " b"]:
         """BPR or point-wise against one of the row's negatives; 0 where all of them are masked."""
-        weights = scored.items.weights()
+        # Drawn for the whole batch: what a row draws does not depend on who else is in the team.
+        weights, own = self.team.gather(scored.items.weights(), n), self.team.rows(n)
         empty = weights.sum(1) == 0
         # multinomial refuses a row of zeros: something is drawn there, and its loss is left out.
-        chosen = torch.multinomial(weights + empty.unsqueeze(1), 1, generator=generator)
+        chosen = torch.multinomial(weights + empty.unsqueeze(1), 1, generator=generator)[own]
+        empty = empty[own]
         negative = scored.items.scores.gather(1, chosen).squeeze(1)
         if self.settings.loss == "bpr":
             loss = losses.bpr(scored.positive, negative)

@@ -8,8 +8,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from hdccf.contrast import Against, in_batch_log_weights
+from hdccf.data.parts import part_of
 from hdccf.data.sampling import Block, Drawn, InBatch, Negatives
 from hdccf.similarity import Similarity, Vectors
+from hdccf.team import Team
 
 if TYPE_CHECKING:
     from hdccf.models.hdccf import HDCCFModel
@@ -26,18 +28,28 @@ class Scored(NamedTuple):
 
 
 class ScoredBlock(NamedTuple):
-    """A block: all its pairs, what weighs its columns and rows, and the relations of some anchors."""
+    """A block: all its pairs, what weighs its columns and rows, and the relations of some anchors.
+
+    In a team the scores and the relations are those of the member's own rows and anchors.
+    """
 
     scores: Float[Tensor, "r c"]
     log_item_weights: Float[Tensor, " c"]
-    log_user_weights: Float[Tensor, " r"]
+    log_user_weights: Float[Tensor, " rows"]
+    """Of all rows of the block."""
+    weights: Float[Tensor, " b"]
+    """Of the positives in the own rows."""
     user_user: Against | None
     item_item: Against | None
-    anchor_weights: Float[Tensor, " a"]
+    anchor_weights: tuple[Float[Tensor, " a"], Float[Tensor, " anchors"]]
+    """Of the own anchors, and of all."""
 
 
-def score_in_batch(model: "HDCCFModel", batch: InBatch) -> Scored:
-    """Every instance against the distinct neighbours of all (Eq. 9)."""
+def score_in_batch(model: "HDCCFModel", batch: InBatch, n_instances: int | None = None) -> Scored:
+    """Every instance against the distinct neighbours of all (Eq. 9).
+
+    Where `batch` is a part of one, `n_instances` says how many the whole has.
+    """
     users, items = model.user_vectors(batch.users), model.items.of(batch.items)
     column_users = model.user_vectors(batch.against_users.columns)
     column_items = model.items.of(batch.against_items.columns)
@@ -49,7 +61,7 @@ def score_in_batch(model: "HDCCFModel", batch: InBatch) -> Scored:
         batch.against_users, model.log_user_weights[batch.against_users.columns], mask_observed=masked
     )
     # Q is counted before masking (erratum 3).
-    size = float(model.settings.neighbours * (len(batch.users) - 1))
+    size = float(model.settings.neighbours * ((n_instances or len(batch.users)) - 1))
 
     def against(
         scores: Float[Tensor, "b c"],
@@ -115,26 +127,35 @@ def score_drawn(model: "HDCCFModel", batch: Drawn) -> Scored:
 
 def score_block(model: "HDCCFModel", block: Block, generator: torch.Generator) -> ScoredBlock:
     """All users of a block with all its items, once."""
-    users, items = block_vectors(model, block, generator)
+    team, n_rows = model.team, len(block.users)
+    part = part_of(block, team.rows(n_rows))
+    users, items = block_vectors(model, part, generator)
     log_items, log_users = block_log_weights(model, block)
     user_user = item_item = None
-    anchor_weights = block.weights[:0]
+    anchor_weights = (block.weights[:0], block.weights[:0])
     if model.user_user is not None or model.item_item is not None:
         shuffled = torch.randperm(len(block.rows), generator=generator, device=generator.device)
         anchors = shuffled[: model.settings.batch_size]
         rows, columns = block.rows[anchors], block.positive_columns[anchors]
-        anchor_weights = block.weights[anchors]
+        anchor_weights = (block.weights[anchors[team.rows(len(anchors))]], block.weights[anchors])
         observed = torch.zeros(len(log_users), len(log_items), dtype=torch.bool, device=rows.device)
         observed[block.observed_rows, block.observed_columns] = True
         if model.user_user is not None:
             related = observed.T[columns]  # the block's users who have the anchor's item
-            user_user = _block_relation(model, model.user_user, users, log_users, related, rows, generator)
+            every = gathered(users, n_rows, team)
+            user_user = _block_relation(model, model.user_user, every, log_users, related, rows, generator)
         if model.item_item is not None:
             related = observed[rows]  # the block's items that the anchor's user has
             item_item = _block_relation(model, model.item_item, items, log_items, related, columns, generator)
-    return ScoredBlock(
-        model.user_item.all_pairs(users, items), log_items, log_users, user_user, item_item, anchor_weights
-    )
+    scores = model.user_item.all_pairs(users, items)
+    return ScoredBlock(scores, log_items, log_users, part.weights, user_user, item_item, anchor_weights)
+
+
+def gathered(vectors: Vectors, n: int, team: Team) -> Vectors:
+    """All n rows of which each of a team has some."""
+    embedding = team.gather(vectors.embedding, n)
+    same = vectors.factors is vectors.embedding
+    return Vectors(embedding, embedding if same else team.gather(vectors.factors, n))
 
 
 def _block_relation(
@@ -146,12 +167,17 @@ def _block_relation(
     anchors: Int64[Tensor, " a"],
     generator: torch.Generator,
 ) -> Against:
-    """Anchors against the block's rows (or columns): P neighbours from the related, the rest negatives."""
-    scores = similarity.all_pairs(Vectors(vectors.embedding[anchors], vectors.factors[anchors]), vectors)
+    """Anchors against the block's rows (or columns): P neighbours from the related, the rest negatives.
+
+    Neighbours are drawn for all anchors; a member of a team scores its own.
+    """
     # An anchor is related to itself, so there is always something to draw; drawn itself, it does not count.
     drawn = torch.multinomial(
         related.float(), model.settings.neighbours, replacement=True, generator=generator
     )
+    own = model.team.rows(len(anchors))
+    drawn, related, anchors = drawn[own], related[own], anchors[own]
+    scores = similarity.all_pairs(Vectors(vectors.embedding[anchors], vectors.factors[anchors]), vectors)
     masked = log_weights.expand(scores.shape).masked_fill(related, -torch.inf)
     return Against(scores, masked, None, scores.gather(1, drawn), drawn != anchors[:, None])
 

@@ -45,6 +45,10 @@ class Draws(NamedTuple):
     valid: Bool[Tensor, "b s"] | None
     """False where a draw is no negative and has to be left out; None where all are."""
 
+    def of(self, rows: slice) -> "Draws":
+        log_chance = None if self.log_chance is None else self.log_chance[rows]
+        return Draws(self.items[rows], log_chance, None if self.valid is None else self.valid[rows])
+
 
 @runtime_checkable
 class NegativeSource(Protocol):

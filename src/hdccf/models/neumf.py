@@ -24,6 +24,7 @@ from hdccf.models.sources import over_pairs
 from hdccf.pairwise import tiled_scores
 from hdccf.scoring import Scorer
 from hdccf.search import Choice, Real, Space, Whole, recency
+from hdccf.team import Team
 
 
 class NeuMF(PairSettings):
@@ -279,6 +280,14 @@ class Pretrained(nn.Module):
     @property
     def net(self) -> Branches:
         return cast("Branches", self.model.net)
+
+    @property
+    def team(self) -> Team:
+        return self.model.team
+
+    @team.setter
+    def team(self, team: Team) -> None:
+        self.model.team = team
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:

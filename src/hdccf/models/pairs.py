@@ -18,6 +18,7 @@ from hdccf.diagnostics import describe_negatives
 from hdccf.models.base import Objective, weighted_mean
 from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.scoring import Scorer
+from hdccf.team import ALONE, Team
 
 Squares = Callable[[], Float[Tensor, ""]]
 
@@ -62,6 +63,8 @@ PairLoss = Callable[[Float[Tensor, " b"], Float[Tensor, "b s"], LogWeights], Flo
 
 class PairModel(nn.Module):
     """A net trained on pairs; the trainer does the rest."""
+
+    team: Team = ALONE
 
     def __init__(
         self,
@@ -110,9 +113,13 @@ class PairModel(nn.Module):
         yield from self.source.objectives(request, generator)
 
     def _objective(self, batch: Pairs, draws: Draws, compare: Compare, group: str) -> Objective:
-        scores = compare(batch.users, batch.items, draws.items)
+        # Drawn for all pairs of the batch, whoever scores them: of these a member of a team takes its own.
+        own = self.team.rows(len(batch.users))
+        draws = draws.of(own)
+        scores = compare(batch.users[own], batch.items[own], draws.items)
         log_weights = self._log_weights(draws, scores.negative)
-        loss = weighted_mean(self.loss(scores.positive, scores.negative, log_weights), batch.weights)
+        each = self.loss(scores.positive, scores.negative, log_weights)
+        loss = weighted_mean(each, batch.weights[own], batch.weights)
         if not self.l2:
             return Objective(loss, group, {})
         penalty = self.l2 * scores.squares() / len(batch.users)

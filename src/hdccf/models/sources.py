@@ -67,7 +67,7 @@ def over_pairs(
     source = SOURCES[settings.sampler](settings, graph, generator)
     sampler = PairSampler(
         graph,
-        weights_of(settings, train),
+        graph.along(weights_of(settings, train)),
         settings.batch_size,
         by_user=by_user or source.by_user,
         least=source.least_batch,

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hdccf.data.graph import Graph, expand
+from hdccf.data.graph import Along, Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
 from hdccf.encoders import Table
@@ -53,37 +53,33 @@ class Histories(nn.Module):
     With weights this factor does, and where all are one it is the published.
     """
 
-    starts: Tensor
-    items: Tensor
-    weights: Tensor
     squares: Tensor
-    keys: Tensor
-    places: Tensor
 
-    def __init__(self, graph: Graph, weights: Float[Tensor, " pairs"] | None, vectors: Table) -> None:
+    def __init__(self, graph: Graph, weights: Along | None, vectors: Table) -> None:
         super().__init__()
         self.vectors = vectors
-        self.weighted = weights is not None
-        weights = torch.ones(graph.n_pairs) if weights is None else weights
-        squares = torch.zeros(graph.n_users, dtype=torch.float64)
-        squares.index_add_(0, graph.pair_users, weights.double().square())
-        keys, places = (graph.pair_users * graph.n_items + graph.items_of.flat).sort()
-        facts = {"starts": graph.items_of.starts, "items": graph.items_of.flat, "weights": weights}
-        for name, fact in {**facts, "squares": squares, "keys": keys, "places": places}.items():
-            self.register_buffer(name, fact, persistent=False)
+        self._graph, self._weights = graph, weights
+        self.register_buffer("squares", graph.squares(weights), persistent=False)
+
+    def _known(self, like: Tensor) -> tuple[Graph, Along | None]:
+        """The training pairs and their weights where the batch is."""
+        self._graph = self._graph.to(like.device)
+        if isinstance(self._weights, Tensor):
+            self._weights = self._weights.to(like.device)
+        return self._graph, self._weights
 
     def sums(self, users: Int64[Tensor, " r"]) -> Float[Tensor, "r d"]:
         """Σ_j w_uj y_j over all that each user has had."""
-        starts, lengths = self.starts[users], self.starts[users + 1] - self.starts[users]
-        _, entries = expand(starts, lengths)
-        table = self.vectors.embedding
+        graph, known = self._known(users)
+        lengths, table = graph.items_of.degrees[users], self.vectors.embedding
+        items, weights = graph.histories(users, known)
         return functional.embedding_bag(
-            self.items[entries],
+            items,
             table,
             lengths.cumsum(0) - lengths,
             mode="sum",
             sparse=self.vectors.sparse,
-            per_sample_weights=self.weights[entries].to(table.dtype) if self.weighted else None,
+            per_sample_weights=None if weights is None else weights.to(table.dtype),
         )
 
     def whole(self, users: Int64[Tensor, " r"], sums: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
@@ -99,10 +95,10 @@ class Histories(nn.Module):
     ) -> Float[Tensor, "b d"]:
         """Of all that each user has had but one item, whose y is given; zero where it is the only one."""
         squares = self.squares[users]
-        if not self.weighted:
+        graph, known = self._known(users)
+        if known is None:
             return (sums - of_items) * _factor(squares - 1, sums.dtype)
-        keys = users * len(self.vectors.embedding) + items
-        weights = self.weights[self.places[torch.searchsorted(self.keys, keys)]]
+        weights = graph.weights_at(users, items, known)
         rest = sums - of_items * weights.to(sums.dtype).unsqueeze(1)
         return rest * _factor(squares - weights.double().square(), sums.dtype)
 
@@ -124,7 +120,7 @@ class SVDppNet(nn.Module):
         dim: int,
         *,
         mean: float,
-        history_weights: Float[Tensor, " pairs"] | None = None,
+        history_weights: Along | None = None,
         std: float = 0.01,
         sparse: bool = False,
         generator: torch.Generator,
@@ -179,12 +175,13 @@ class SVDppNet(nn.Module):
 def build_svdpp(settings: SVDpp, train: Interactions, generator: torch.Generator) -> Model:
     graph = Graph.of(train)
     half_life = settings.history_half_life
+    weights = None if half_life is None else graph.along(positive_weights(train, half_life=half_life))
     net = SVDppNet(
         graph,
         settings.embedding_dim,
         # Each one comes with its zeros and shares its weight with them: the mean label is known.
         mean=1 / (1 + settings.negatives),
-        history_weights=None if half_life is None else positive_weights(train, half_life=half_life),
+        history_weights=weights,
         std=settings.init_std,
         sparse=settings.sparse_updates,
         generator=generator,

@@ -1,0 +1,141 @@
+"""`recommend --all` spread over workers, through Ray Data: each takes some users at a time.
+
+A worker reads these users' pairs from the store and all vectors from Ray's object store, and answers as a
+recommender of nobody else would: so the answers are those of one process, and no worker holds all pairs.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from hdccf import checkpoint, export
+from hdccf.distributed.driver import TRAINED_TOGETHER, connected, settings_for_some, storage_of
+from hdccf.distributed.judging import slice_of
+from hdccf.distributed.store import Store, Stretch, write_store
+from hdccf.errors import ConfigError, RunError
+from hdccf.models import entry_named
+from hdccf.progress import progress_bar
+from hdccf.recommend import Recommender
+from hdccf.runs import Cluster, RunFolder
+
+_STRETCHES_A_WORKER = 4
+"""So many at least, that a worker which is done early takes from the others."""
+_USERS_AT_ONCE = 1 << 16
+
+
+def recommend_all(
+    run: RunFolder, out: Path, cluster: Cluster, wanted: dict[str, Any], *, overwrite: bool, progress: bool
+) -> int:
+    """Writes the best items of every user to one Parquet file, as `Recommender.recommend_all`.
+
+    `wanted` is what `Recommender.recommend` takes; gives back how many users there are.
+    """
+    if out.suffix != ".parquet":
+        raise ConfigError(f"{out} is not a Parquet file; give a name that ends in .parquet")
+    if run.model not in TRAINED_TOGETHER:
+        raise ConfigError(
+            f"{run.model} answers in one process; leave out --workers, or take a run of one of "
+            f"{list(TRAINED_TOGETHER)}"
+        )
+    with _stored(run) as store, connected(cluster, progress=False):
+        with progress_bar("recommending", store.n_users, enabled=progress) as advance:
+
+            def frames() -> Iterator[pl.DataFrame]:
+                for number, table in enumerate(_mapped(run, store, cluster, wanted)):
+                    yield table
+                    advance(len(stretches(store, cluster.workers)[number]))
+
+            found = frames()
+            first = next(found)
+            export.write_frames(out, chain([first], found), first.schema, overwrite=overwrite)
+        return store.n_users
+
+
+def stretches(store: Store, workers: int) -> list[Stretch]:
+    """All users in stretches of a size that a worker handles at once, each with training pairs."""
+    parts = max(_STRETCHES_A_WORKER * workers, -(-store.n_users // _USERS_AT_ONCE))
+    found: list[Stretch] = []
+    for stretch in store.stretches("user", min(parts, store.n_users)):
+        empty = not store.user_degrees[stretch.first : stretch.last].any()
+        if found and (empty or not store.user_degrees[found[-1].first : found[-1].last].any()):
+            found[-1] = Stretch(found[-1].first, stretch.last)
+        else:
+            found.append(stretch)
+    return found
+
+
+class Answerer:
+    """A recommender of some users at a time; what an actor of Ray Data keeps between its calls."""
+
+    def __init__(self, store: str, about: dict[str, Any], weights: Any, wanted: dict[str, Any]) -> None:
+        self.store, self.wanted, self.seed = Store(store), wanted, about["seed"]
+        self.weights: dict[str, Tensor] = _tensors(weights)
+        self.entry = entry_named(about["model"])
+        self.settings = self.entry.settings(**about["settings"])
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        (row,) = batch.to_pylist()
+        return self.recommend(Stretch(row["first"], row["last"])).to_arrow()
+
+    def recommend(self, users: Stretch) -> pl.DataFrame:
+        split = self.store.split_of(users, own_ids=True)
+        model: Any = self.entry.build(self.settings, split.train, torch.Generator())
+        model.load_state_dict(slice_of(self.weights, model, users))
+        found = Recommender(model, self.settings, split, seed=self.seed)
+        return found.recommend(split.train.user_ids, **self.wanted)
+
+
+def _tensors(weights: Any) -> dict[str, Tensor]:
+    import ray
+
+    # In a list, as Ray would otherwise send what it stands for along with every actor.
+    arrays = ray.get(weights[0])
+    # The object store's memory is shared and cannot be written to, which torch has no word for.
+    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+
+
+def _mapped(run: RunFolder, store: Store, cluster: Cluster, wanted: dict[str, Any]) -> Iterator[pl.DataFrame]:
+    import ray
+
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    about = {"model": run.model, "settings": settings_for_some(run), "seed": run.seed}
+    tensors, _ = checkpoint.load(run.best)
+    weights = ray.put({name: tensor.numpy() for name, tensor in tensors.items()})
+    some = stretches(store, cluster.workers)
+    rows = [{"first": stretch.first, "last": stretch.last} for stretch in some]
+    answers = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+        Answerer,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=cluster.workers),
+        fn_constructor_args=(store.path, about, [weights], wanted),
+    )
+    for table in answers.iter_batches(batch_size=None, batch_format="pyarrow"):
+        frame = pl.from_arrow(table)
+        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table makes a frame
+        yield frame
+
+
+@contextmanager
+def _stored(run: RunFolder) -> Iterator[Store]:
+    """The run's store; one for the moment where it was trained in one process."""
+    if not run.best.exists():
+        raise RunError(
+            f"{run.path} has no trained weights yet; finish it with: hdccf train --resume {run.path}"
+        )
+    if run.options.cluster is not None:
+        yield Store(f"{storage_of(run, run.options.cluster)}/store")
+        return
+    with tempfile.TemporaryDirectory(prefix="hdccf-store-") as folder:
+        write_store(run.split(), folder, candidates=False)
+        yield Store(folder)

@@ -1,0 +1,261 @@
+"""Starts the workers, waits for them, and puts what they have learnt into the run's folder."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hdccf import checkpoint
+from hdccf.config import Settings, TrainingSettings
+from hdccf.data.split import Split
+from hdccf.distributed.checkpoints import BEST, METRICS, STATE, fetched, newest
+from hdccf.distributed.store import Store, write_store
+from hdccf.errors import ConfigError, RunError, TrainingError
+from hdccf.files import write_json
+from hdccf.models import entry_named, name_of
+from hdccf.models.hdccf import resolve_user_vector
+from hdccf.models.hdccf_settings import HDCCF
+from hdccf.randomness import generator_for
+from hdccf.recommend import Recommender, load_run
+from hdccf.runs import Cluster, FitOptions, RunFolder
+from hdccf.standing import Standing
+from hdccf.tracking import open_tensorboard
+from hdccf.trainer import parse_metric, result_of
+from hdccf.warm_start import start_from
+
+TRAINED_TOGETHER = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
+"""The models whose steps are a team's."""
+
+_GENERATORS = ("irgan", "sd-gar")
+
+
+def fit(
+    split: Split,
+    settings: Settings,
+    *,
+    seed: int,
+    out: str | Path,
+    options: FitOptions,
+    progress: bool = False,
+    about: dict[str, Any] | None = None,
+    init_from: str | Path | None = None,
+) -> Recommender:
+    """As `hdccf.fit`, by the workers of `options.cluster`."""
+    cluster = _cluster_of(options)
+    check(settings)
+    threads = options.threads or (1 if cluster.address else max(1, (os.cpu_count() or 1) // cluster.workers))
+    options = replace(options, threads=threads)
+    about = about or {}
+    model = None
+    if init_from is not None:
+        model = entry_named(name_of(settings)).build(
+            settings, split.train, generator_for(seed, "initial values")
+        )
+        about = {**about, "init_from": start_from(model, name_of(settings), split.train, init_from)}
+    run = RunFolder.create(Path(out), settings, split, seed, options, about)
+    place = storage_of(run, cluster)
+    protocol = parse_metric(settings.validation_metric)[0] if isinstance(settings, TrainingSettings) else ""
+    write_store(split, f"{place}/store", candidates=protocol == "sampled")
+    if model is not None:
+        with checkpoint.explained(run.path):
+            checkpoint.save(_start_of(run) / "start.safetensors", model.state_dict(), {})
+    return _train(run, cluster, progress)
+
+
+def resume(run: RunFolder, *, progress: bool = False) -> Recommender:
+    """Goes on from the newest whole checkpoint, with as many workers as the run was started with."""
+    if not run.result.exists():
+        cluster = _cluster_of(run.options)
+        place = f"{storage_of(run, cluster)}/store"
+        try:
+            Store(place)
+        except RunError:
+            write_store(run.split(), place)  # killed before it was whole
+        return _train(run, cluster, progress)
+    return load_run(run.path)
+
+
+def check(settings: Settings) -> None:
+    """Refuses what workers cannot train together."""
+    name = name_of(settings)
+    if name not in TRAINED_TOGETHER:
+        raise ConfigError(
+            f"{name} trains in one process; leave out --workers, or choose one of {list(TRAINED_TOGETHER)}"
+        )
+    sampler = getattr(settings, "sampler", None)
+    if sampler in _GENERATORS:
+        raise ConfigError(
+            f"sampler={sampler!r} learns beside the model, in one process; leave out --workers, or choose "
+            "another sampler"
+        )
+
+
+def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:
+    store = Store(f"{storage_of(run, cluster)}/store")
+    degrees = store.user_degrees
+    for stretch in store.stretches("user", cluster.workers):
+        if not np.any(degrees[stretch.first : stretch.last]):
+            raise ConfigError(
+                f"{cluster.workers} workers are too many for {len(degrees)} users: one would have no "
+                "training pairs; give --workers fewer"
+            )
+    found = _call(run, cluster, progress)
+    if "error" in found:
+        raise TrainingError(found["error"])
+    _take_home(run, cluster, found, bool(store.meta["validation"]))
+    return load_run(run.path)
+
+
+def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
+    """One call of Ray Train, from the newest checkpoint to the end."""
+    from ray import train
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from hdccf.distributed.reporting import Reporter
+    from hdccf.distributed.worker import run_worker
+
+    place, gpu = storage_of(run, cluster), run.options.device != "cpu"
+    with connected(cluster, progress=progress):
+        trainer = TorchTrainer(
+            run_worker,
+            train_loop_config=_for_workers(run, place, progress),
+            torch_config=TorchConfig(
+                # What is asked of the graph stays on the processor, with gloo.
+                backend="cpu:gloo,cuda:nccl" if gpu else "gloo",
+                timeout_s=max(1, int(cluster.timeout)),
+            ),
+            scaling_config=train.ScalingConfig(num_workers=cluster.workers, use_gpu=gpu),
+            run_config=train.RunConfig(
+                name=_next_attempt(place),
+                storage_path=place,
+                failure_config=train.FailureConfig(max_failures=cluster.retries),
+                checkpoint_config=train.CheckpointConfig(num_to_keep=2),
+                # Its warnings are about its own parts; what concerns the training the reporter says.
+                logging_config=train.LoggingConfig(log_level="ERROR"),
+                callbacks=[Reporter(cluster.workers, cluster.timeout)],
+            ),
+        )
+        try:
+            result = trainer.fit()
+        except KeyboardInterrupt:
+            raise RunError(f"interrupted; go on with: hdccf train --resume {run.path}") from None
+        except train.TrainingFailedError as cause:
+            raise TrainingError(
+                f"the workers failed more than {cluster.retries} times, at last with {_one_line(cause)}; "
+                f"go on with: hdccf train --resume {run.path}"
+            ) from cause
+    return dict(result.return_value or {"error": "the workers gave nothing back; look at Ray's logs"})
+
+
+def settings_for_some(run: RunFolder) -> dict[str, Any]:
+    """The run's settings for a worker, who sees some users only where `auto` looks at all."""
+    settings = run.settings
+    if isinstance(settings, HDCCF):
+        settings = settings.model_copy(
+            update={"user_vector": resolve_user_vector(settings, run.split().train)}
+        )
+    return settings.model_dump(mode="json")
+
+
+def _for_workers(run: RunFolder, place: str, progress: bool) -> dict[str, Any]:
+    warm = _start_of(run)
+    return {
+        "model": run.model,
+        "settings": settings_for_some(run),
+        "seed": run.seed,
+        "options": {**asdict(run.options), "cluster": None},
+        "threads": run.options.threads or 1,
+        "store": f"{place}/store",
+        "start": newest(place),
+        "warm": str(warm) if warm.exists() else None,
+        "progress": progress,
+    }
+
+
+def _take_home(run: RunFolder, cluster: Cluster, found: dict[str, Any], judged: bool) -> None:
+    last = newest(storage_of(run, cluster))
+    if last is None:
+        raise RunError(f"no whole checkpoint is in {storage_of(run, cluster)}; train again")
+    with fetched(last) as folder:
+        for name in (BEST, METRICS, STATE):
+            shutil.copyfile(folder / name, run.path / name)
+    _, facts = checkpoint.load(run.checkpoint)
+    result = result_of(Standing.from_json(facts["standing"]), judged)
+    write_json(run.path / "workers.json", found["workers"])
+    if found["profile"] is not None:
+        write_json(run.profile, found["profile"])
+    with open_tensorboard(run.path if run.options.tensorboard else None) as board:
+        for record in run.metrics():
+            board.add(record)
+    write_json(run.result, result)
+
+
+@contextmanager
+def connected(cluster: Cluster, *, progress: bool) -> Iterator[None]:
+    """A connection to the cluster, or one of this machine alone that ends with us; one that is open stays."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    # A worker that does not answer Ray for so long is as good as dead.
+    os.environ.setdefault("RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S", str(2 * cluster.timeout))
+    shared: dict[str, Any] = {"log_to_driver": progress, "logging_level": "error"}
+    try:
+        if cluster.address is None:
+            # Ray gives way to everything else on a machine; here the workers are what it was started for.
+            os.environ.setdefault("RAY_worker_niceness", "0")
+            # It wants more processors declared than there are workers, whatever the machine has.
+            ray.init(num_cpus=cluster.workers + 1, include_dashboard=False, **shared)
+        else:
+            ray.init(address=cluster.address, **shared)
+    except (ConnectionError, ValueError) as cause:
+        raise ConfigError(
+            f"no Ray cluster answers at {cluster.address!r} ({_one_line(cause)}); "
+            "start one with: ray start --head"
+        ) from cause
+    from hdccf.distributed.reporting import Voices
+
+    try:
+        with redirect_stderr(Voices(sys.stderr)), redirect_stdout(Voices(sys.stdout)):
+            yield
+    finally:
+        ray.shutdown()
+
+
+def _cluster_of(options: FitOptions) -> Cluster:
+    if options.cluster is None:
+        raise ConfigError("no cluster was given; set options.cluster, or use hdccf.fit")
+    return options.cluster
+
+
+def storage_of(run: RunFolder, cluster: Cluster) -> str:
+    """Where the run's store and checkpoints are; a run of the same name elsewhere has a place of its own."""
+    if cluster.storage is None:
+        return str(run.path.resolve() / "ray")
+    return f"{cluster.storage.rstrip('/')}/{run.path.name}-{run.config['split']['fingerprint']}"
+
+
+def _start_of(run: RunFolder) -> Path:
+    return run.path / "ray-start"
+
+
+def _next_attempt(place: str) -> str:
+    """Each call has a folder of its own: Ray would otherwise trust what a killed one left half written."""
+    from pyarrow import fs
+
+    from hdccf.distributed.store import place_of
+
+    system, folder = place_of(place)
+    found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    return f"attempt-{1 + sum(info.base_name.startswith('attempt-') for info in found)}"
+
+
+def _one_line(cause: BaseException) -> str:
+    return " ".join(str(cause).split())[:300]

@@ -1,0 +1,79 @@
+"""Gradients of all members added up, by whichever way has fewer bytes.
+
+A step touches few rows of a large table: then the rows go out with their numbers, and not the table. Every
+member adds the others' rows in the same order, so that replicas stay alike to the last bit.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from hdccf.distributed.group import Group
+
+_NONE = -1
+_LEAST_ROWS = 1024
+"""A table of fewer rows goes out whole: looking for touched ones would cost more than it saves."""
+
+
+def share_gradients(group: "Group", parameters: Sequence[nn.Parameter]) -> None:
+    """Gives every parameter the sum of the members' gradients; none where no member has one."""
+    touched = [_touched_rows(parameter.grad) for parameter in parameters]
+    own = torch.tensor([_size(p.grad, rows) for p, rows in zip(parameters, touched, strict=True)])
+    sizes = group.numbers(own, "gradients")
+    for parameter, rows, counts in zip(parameters, touched, sizes.T, strict=True):
+        if bool((counts == _NONE).all()):
+            continue
+        gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        if gradient.layout == torch.sparse_coo:
+            parameter.grad = _sparse_sum(group, gradient)
+        elif _rows_are_less(parameter, int(counts.max()), group.size):
+            parameter.grad = _sum_of_rows(group, gradient, rows)
+        else:
+            parameter.grad = group.reduced(gradient, "gradients")
+
+
+def _touched_rows(gradient: Tensor | None) -> Tensor | None:
+    if gradient is None or gradient.layout == torch.sparse_coo or not _is_table(gradient):
+        return None
+    return gradient.ne(0).any(1).nonzero().squeeze(1)
+
+
+def _is_table(gradient: Tensor) -> bool:
+    return gradient.ndim == 2 and len(gradient) >= _LEAST_ROWS
+
+
+def _size(gradient: Tensor | None, rows: Tensor | None) -> int:
+    """How many rows would go out; all, where rows are not looked at."""
+    if gradient is None:
+        return _NONE
+    return len(gradient) if rows is None and gradient.ndim else 1 if rows is None else len(rows)
+
+
+def _rows_are_less(parameter: nn.Parameter, most: int, size: int) -> bool:
+    """A row costs its number too, and goes to all; of a table everybody sends about twice the whole."""
+    if not _is_table(parameter):
+        return False
+    row = parameter.shape[1] * parameter.element_size()
+    return most * size * (row + 8) < 2 * parameter.numel() * parameter.element_size()
+
+
+def _sum_of_rows(group: "Group", gradient: Tensor, rows: Tensor | None) -> Tensor:
+    rows = torch.zeros(0, dtype=torch.int64, device=gradient.device) if rows is None else rows
+    numbers = group.lists(rows, "gradients")
+    values = group.lists(gradient[rows], "gradients")
+    total = torch.zeros_like(gradient)
+    for which, part in zip(numbers, values, strict=True):
+        total.index_add_(0, which, part)
+    return total
+
+
+def _sparse_sum(group: "Group", gradient: Tensor) -> Tensor:
+    own = gradient.coalesce()
+    numbers = torch.cat(group.lists(own.indices()[0], "gradients"))
+    values = torch.cat(group.lists(own.values(), "gradients"))
+    return torch.sparse_coo_tensor(
+        numbers.unsqueeze(0), values, gradient.shape, check_invariants=False
+    ).coalesce()

@@ -1,0 +1,157 @@
+"""The training graph of a team: each member has the pairs of some users and of some items, none has all.
+
+Every member knows how many pairs each user and each item has, which is a number a node. For the rest they
+ask each other: all ask the same question at the same time, whoever has the answer gives it, and all get it.
+So a batch is drawn as one process draws it, number by number, and every member ends with the whole batch.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from hdccf.data.graph import Along, Graph, Neighbours, expand
+from hdccf.data.interactions import Interactions
+from hdccf.distributed.group import Group
+
+_PURPOSE = "batches"
+
+
+@dataclass(frozen=True)
+class SpreadNeighbours(Neighbours):
+    """One direction of the graph. `starts` is of all nodes, `flat` of the own, from `first` to `last` − 1."""
+
+    first: int
+    last: int
+    group: Group
+
+    def at(self, entries: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+        return _asked(self.flat, entries, int(self.starts[self.first]), self.group)
+
+    def others_at(
+        self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
+    ) -> Int64[Tensor, "b size"]:
+        mine, found = self._mine(nodes), torch.zeros_like(ranks, dtype=torch.int32)
+        if len(mine):
+            found[mine] = self.own.others_at(nodes[mine] - self.first, ranks[mine]).int()
+        return self.group.reduced(found, _PURPOSE).long()
+
+    def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        mine, found = self._mine(nodes), torch.zeros(len(nodes), dtype=torch.uint8)
+        found[mine] = self.own.contains(nodes[mine] - self.first, columns[mine]).byte()
+        return self.group.reduced(found, _PURPOSE).bool()
+
+    def within(
+        self, nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"] | None
+    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+        mine = self._mine(nodes)
+        rows, places, entries = self.own.within(nodes[mine] - self.first, columns)
+        answer = torch.stack([mine[rows], places, entries + int(self.starts[self.first])], 1)
+        every = torch.cat(self.group.lists(answer, _PURPOSE))
+        # As one process would list them: row by row. A row is one member's, and in order already.
+        every = every[every[:, 0].argsort(stable=True)]
+        return every[:, 0], every[:, 1], every[:, 2]
+
+    @cached_property
+    def own(self) -> Neighbours:
+        """The own nodes, numbered from 0."""
+        starts = self.starts[self.first : self.last + 1]
+        return Neighbours(starts - starts[0], self.flat, self.n_columns)
+
+    def _mine(self, nodes: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+        return ((nodes >= self.first) & (nodes < self.last)).nonzero().squeeze(1)
+
+    def to(self, device: torch.device) -> "SpreadNeighbours":
+        return self  # what is asked across processes stays on the processor
+
+
+@dataclass(frozen=True)
+class SpreadNumbers:
+    """A number for each pair, of which each member has those of its own users' pairs."""
+
+    own: Float[Tensor, " own"]
+    first: int
+    group: Group
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.own.dtype
+
+    def __getitem__(self, entries: Int64[Tensor, "*n"], /) -> Tensor:
+        return _asked(self.own, entries, self.first, self.group)
+
+    def index_select(self, dim: int, index: Int64[Tensor, " n"]) -> Tensor:
+        return self[index]
+
+
+@dataclass(frozen=True)
+class SpreadGraph(Graph):
+    """Both directions of the pairs that a team has together."""
+
+    items_of: SpreadNeighbours
+    users_of: SpreadNeighbours
+
+    @property
+    def group(self) -> Group:
+        return self.items_of.group
+
+    def to(self, device: torch.device) -> "SpreadGraph":
+        return self
+
+    def users_at(self, entries: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        return torch.searchsorted(self.items_of.starts, entries, right=True) - 1
+
+    def along(self, own: Float[Tensor, " own"]) -> Along:
+        return SpreadNumbers(own, int(self.items_of.starts[self.items_of.first]), self.group)
+
+    def histories(
+        self, users: Int64[Tensor, " r"], weights: Along | None
+    ) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"] | None]:
+        """Each member asks for users of its own choice: all hear all questions, and pick their answers."""
+        asked = self.group.lists(users, _PURPOSE)
+        starts, degrees = self.items_of.starts, self.items_of.degrees
+        _, entries = expand(starts[torch.cat(asked)], degrees[torch.cat(asked)])
+        lengths = [int(degrees[each].sum()) for each in asked]
+        items = torch.split(self.items_of.at(entries), lengths)[self.group.rank]
+        if weights is None:
+            return items, None
+        return items, torch.split(weights[entries], lengths)[self.group.rank]
+
+    def weights_at(
+        self, users: Int64[Tensor, " n"], items: Int64[Tensor, " n"], weights: Along
+    ) -> Float[Tensor, " n"]:
+        asked = self.group.lists(torch.stack([users, items], 1), _PURPOSE)
+        pairs = torch.cat(asked)
+        mine = self.items_of._mine(pairs[:, 0])
+        entries = torch.zeros(len(pairs), dtype=torch.int64)
+        own = self.items_of.own.entries_of(pairs[mine, 0] - self.items_of.first, pairs[mine, 1])
+        entries[mine] = own + int(self.items_of.starts[self.items_of.first])
+        found = weights[self.group.reduced(entries, _PURPOSE)]
+        return torch.split(found, [len(each) for each in asked])[self.group.rank]
+
+    def squares(self, weights: Along | None) -> Float64[Tensor, " users"]:
+        if not isinstance(weights, SpreadNumbers):
+            return super().squares(weights)
+        own = self.items_of.own
+        users = torch.repeat_interleave(own.degrees) + self.items_of.first
+        total = torch.zeros(self.n_users, dtype=torch.float64)
+        return self.group.reduced(total.index_add_(0, users, weights.own.double().square()), _PURPOSE)
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class SpreadPairs(Interactions):
+    """The own users' pairs, under the ids of all, and the graph of all."""
+
+    graph: Graph
+
+
+def _asked(own: Tensor, entries: Int64[Tensor, "*n"], first: int, group: Group) -> Tensor:
+    """own[entries − first] where that is the member's to know; together the members know all."""
+    kind = torch.int32 if own.dtype == torch.int64 else own.dtype  # a node's number has no need of more
+    flat = entries.reshape(-1)
+    mine = ((flat >= first) & (flat < first + len(own))).nonzero().squeeze(1)
+    found = torch.zeros(len(flat), dtype=kind)
+    found[mine] = own[flat[mine] - first].to(kind)
+    return group.reduced(found, _PURPOSE).to(own.dtype).reshape(entries.shape)

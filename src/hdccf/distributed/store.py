@@ -1,0 +1,222 @@
+"""A split as Parquet files that are read in stretches: by user, by item, and what is held out.
+
+meta.json             format, sizes, and the split's method and fingerprint
+users.parquet         each user's own id and number of training pairs
+items.parquet         each item's own id, number of training pairs, and title
+by_user.parquet       training pairs in the order of `Interactions`: user, time
+by_item.parquet       the same pairs by item, user
+validation.parquet    what is held out, by user
+test.parquet
+candidates.parquet    the frozen negatives of sampled ranking, by user
+
+Rows come in groups with the least and the greatest user (or item) of each in the file's footer: whoever wants
+a stretch reads the groups that touch it, and nothing else. The folder may be anywhere that Arrow can reach.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyarrow import fs
+
+from hdccf.data.interactions import Interactions
+from hdccf.data.split import Split
+from hdccf.errors import RunError
+from hdccf.evaluation.candidates import Candidates, frozen_candidates
+
+FORMAT = "hdccf-store"
+FORMAT_VERSION = 1
+ROWS_IN_A_GROUP = 1 << 16
+"""Half a megabyte of pairs: a stretch reads at most two of them for nothing."""
+_GROUPS_OF_NODES = 1 << 20
+_HELD_OUT = ("validation", "test")
+
+
+def place_of(path: str) -> tuple[fs.FileSystem, str]:
+    """Where a local path or an address such as s3://bucket/folder is."""
+    if "://" not in path:
+        return fs.LocalFileSystem(), path
+    system, folder = fs.FileSystem.from_uri(path)
+    return system, folder
+
+
+def write_store(split: Split, path: str, *, candidates: bool = True) -> None:
+    """Writes a split, and the candidates of its validation; meta.json, last, says that it is complete."""
+    system, folder = place_of(path)
+    system.create_dir(folder, recursive=True)
+
+    def write(name: str, columns: dict[str, Any], rows: int = ROWS_IN_A_GROUP) -> None:
+        table = pa.table(columns)
+        pq.write_table(table, f"{folder}/{name}.parquet", row_group_size=rows, filesystem=system)
+
+    train = split.train
+    ids = {"id": train.user_ids.to_arrow(), "degree": train.by_user.degrees}
+    write("users", ids, _GROUPS_OF_NODES)
+    named = {"id": train.item_ids.to_arrow(), "degree": train.by_item.degrees}
+    write("items", named if train.titles is None else {**named, "title": train.titles.to_arrow()})
+    write("by_user", _columns(train))
+    items = np.repeat(np.arange(train.n_items, dtype=np.int32), train.by_item.degrees)
+    write("by_item", {"item": items, "user": train.by_item.neighbours})
+    for name in _HELD_OUT:
+        write(name, _columns(split.part(name)))
+    if candidates and len(split.validation):
+        frozen = frozen_candidates(split, "validation")
+        each = pa.FixedSizeListArray.from_arrays(frozen.negatives.ravel(), frozen.negatives.shape[1])
+        write("candidates", {"user": frozen.users.astype(np.int32), "negatives": each})
+    meta = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "users": split.n_users,
+        "items": split.n_items,
+        "pairs": len(train),
+        **{name: len(split.part(name)) for name in _HELD_OUT},
+        "times": train.times is not None,
+        "method": split.method,
+        "fingerprint": split.fingerprint,
+    }
+    with system.open_output_stream(f"{folder}/meta.json") as file:
+        file.write(json.dumps(meta).encode())
+
+
+def _columns(part: Interactions) -> dict[str, Any]:
+    columns = {"user": part.users, "item": part.items, "count": part.counts}
+    return columns if part.times is None else {**columns, "time": part.times}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive users (or items), from `first` to `last` − 1."""
+
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+class Store:
+    """A folder that `write_store` wrote."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._system, self._folder = place_of(path)
+        try:
+            with self._system.open_input_stream(f"{self._folder}/meta.json") as file:
+                self.meta: dict[str, Any] = json.loads(file.read())
+        except (OSError, ValueError) as cause:
+            raise RunError(f"{path} holds no store of training pairs ({cause}); train again") from cause
+        if self.meta.get("version") != FORMAT_VERSION:
+            raise RunError(f"{path} is a store of another version of hdccf; train again")
+        self.groups_read = 0
+        """How many row groups were read so far."""
+
+    @property
+    def n_users(self) -> int:
+        return int(self.meta["users"])
+
+    @property
+    def n_items(self) -> int:
+        return int(self.meta["items"])
+
+    @cached_property
+    def user_degrees(self) -> NDArray[np.int64]:
+        return self._degrees("users")
+
+    @cached_property
+    def item_degrees(self) -> NDArray[np.int64]:
+        return self._degrees("items")
+
+    def stretches(self, kind: str, parts: int) -> list[Stretch]:
+        """All users (or items) in consecutive stretches with about as many training pairs each."""
+        degrees = self.user_degrees if kind == "user" else self.item_degrees
+        # A node costs something even where it has no pairs.
+        ends = np.cumsum(degrees + 1)
+        targets = ends[-1] * np.arange(1, parts) // parts
+        cuts = [0, *np.searchsorted(ends, targets, side="right").tolist(), len(degrees)]
+        return [Stretch(first, last) for first, last in pairwise(cuts)]
+
+    def users_of(self, items: Stretch) -> NDArray[np.int32]:
+        """The users of each item of a stretch, one item after another."""
+        return np.array(self._read("by_item", "item", items)["user"].to_numpy(), np.int32)
+
+    def split_of(self, users: Stretch, *, own_ids: bool = False) -> Split:
+        """The split of some users, who are numbered from 0; items are all, under their numbers or own ids."""
+        user_ids, item_ids, titles = self._ids(users, own_ids)
+        parts = []
+        for name in ("by_user", *_HELD_OUT):
+            rows = self._read(name, "user", users)
+            parts.append(
+                Interactions(
+                    users=(rows["user"].to_numpy() - np.int32(users.first)).astype(np.int32),
+                    items=np.array(rows["item"].to_numpy(), np.int32),
+                    times=np.array(rows["time"].to_numpy(), np.int64)
+                    if "time" in rows.column_names
+                    else None,
+                    counts=np.array(rows["count"].to_numpy(), np.int32),
+                    user_ids=user_ids,
+                    item_ids=item_ids,
+                    titles=titles,
+                )
+            )
+        train, validation, test = parts
+        return Split(train, validation, test, self.meta["method"], {})
+
+    def candidates_of(self, users: Stretch) -> Candidates:
+        """The frozen negatives of those of some users who have validation pairs, numbered from 0."""
+        rows = self._read("candidates", "user", users)
+        table = rows["negatives"].combine_chunks()
+        negatives = table.flatten().to_numpy().reshape(len(rows), table.type.list_size)
+        return Candidates(rows["user"].to_numpy().astype(np.int64) - users.first, negatives)
+
+    def _degrees(self, name: str) -> NDArray[np.int64]:
+        table = pq.read_table(self._file(name), columns=["degree"], filesystem=self._system)
+        return np.array(table["degree"].to_numpy(), np.int64)
+
+    def _ids(self, users: Stretch, own: bool) -> tuple[pl.Series, pl.Series, pl.Series | None]:
+        if not own:
+            numbers = pl.int_range(users.first, users.last, dtype=pl.Int32, eager=True)
+            return numbers, pl.int_range(self.n_items, dtype=pl.Int32, eager=True), None
+        of_users = pq.read_table(self._file("users"), columns=["id"], filesystem=self._system)
+        of_items = pq.read_table(self._file("items"), filesystem=self._system)
+        titles = of_items["title"] if "title" in of_items.column_names else None
+        return (
+            _series(of_users["id"].slice(users.first, len(users)), "user"),
+            _series(of_items["id"], "item"),
+            None if titles is None else _series(titles, "title"),
+        )
+
+    def _read(self, name: str, by: str, wanted: Stretch) -> pa.Table:
+        """The rows of a stretch, from the groups that touch it."""
+        with self._system.open_input_file(self._file(name)) as source:
+            file = pq.ParquetFile(source)
+            column = file.schema_arrow.get_field_index(by)
+            touching = [
+                group
+                for group in range(file.num_row_groups)
+                if _touches(file.metadata.row_group(group).column(column).statistics, wanted)
+            ]
+            self.groups_read += len(touching)
+            table = file.read_row_groups(touching)
+        keys = table[by].to_numpy()
+        low, high = np.searchsorted(keys, [wanted.first, wanted.last])
+        return table.slice(low, high - low)
+
+    def _file(self, name: str) -> str:
+        return f"{self._folder}/{name}.parquet"
+
+
+def _touches(statistics: Any, wanted: Stretch) -> bool:
+    return bool(statistics.min < wanted.last and statistics.max >= wanted.first)
+
+
+def _series(column: pa.ChunkedArray, name: str) -> pl.Series:
+    found = pl.from_arrow(column)
+    assert isinstance(found, pl.Series)  # noqa: S101 - a column makes a series
+    return found.rename(name)

@@ -1,0 +1,68 @@
+"""Who computes a step together. One process is a team of one, and then none of this does anything.
+
+Every member has all parameters, sees the same batch and has the same generator. Of a batch's rows each takes
+a stretch, and computes its *share* of every loss: the shares of all add up to the loss of the whole batch.
+What needs the others' rows as well, as a column's sum does, goes through the team, with gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class Team(Protocol):
+    """What a step asks of those who compute it together; all members ask the same, in the same order."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def rows(self, n: int) -> slice:
+        """Which of n rows are this member's."""
+        ...
+
+    def log_sum_exp(self, own: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """log Σ e^own over the members, element by element, with gradients; −inf adds nothing."""
+        ...
+
+    def gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
+        """The n rows of which each member has those that `rows` says, with gradients."""
+        ...
+
+    def total(self, own: Tensor) -> Tensor:
+        """The sum over the members, element by element, without gradients."""
+        ...
+
+    def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Adds up the members' gradients: all have then the gradient of the whole batch's loss."""
+        ...
+
+
+class Alone:
+    """A team of one."""
+
+    rank = 0
+    size = 1
+
+    def rows(self, n: int) -> slice:
+        return slice(0, n)
+
+    def log_sum_exp(self, own: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        return own
+
+    def gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
+        return own
+
+    def total(self, own: Tensor) -> Tensor:
+        return own
+
+    def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        pass
+
+
+ALONE: Team = Alone()

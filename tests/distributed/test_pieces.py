@@ -1,0 +1,248 @@
+"""The parts of a team's training that need no second process: the store, checkpoints, parts, and words."""
+
+import io
+import json
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from graphs import random_interactions, small_split
+from hdccf.cli import app
+from hdccf.data.graph import Graph
+from hdccf.data.parts import part_of
+from hdccf.data.prepare import leave_one_out
+from hdccf.data.sampling import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
+from hdccf.distributed import driver
+from hdccf.distributed.checkpoints import newest, seal
+from hdccf.distributed.reporting import Voices, describe
+from hdccf.distributed.store import Store, Stretch, write_store
+from hdccf.errors import ConfigError, RunError
+from hdccf.evaluation.candidates import frozen_candidates
+from hdccf.models import MODELS
+from hdccf.models.factorization import BPR
+from hdccf.runs import Cluster, FitOptions
+
+# -- the store -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("address", [True, False])
+def test_a_stretch_of_the_store_is_that_of_the_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool, address: bool
+) -> None:
+    monkeypatch.setattr("hdccf.distributed.store.ROWS_IN_A_GROUP", 16)
+    split = leave_one_out(random_interactions(2, 40, 30, 0.3, full=False, timed=timed))
+    place = f"file://{tmp_path}/store" if address else str(tmp_path / "store")
+    write_store(split, place)
+    store = Store(place)
+    assert (store.n_users, store.n_items) == (split.n_users, split.n_items)
+    for users in store.stretches("user", 3):
+        for own_ids in (True, False):
+            some = store.split_of(users, own_ids=own_ids)
+            for name in ("train", "validation", "test"):
+                whole, part = split.part(name), some.part(name)
+                rows = (whole.users >= users.first) & (whole.users < users.last)
+                np.testing.assert_array_equal(part.users + users.first, whole.users[rows])
+                np.testing.assert_array_equal(part.items, whole.items[rows])
+                np.testing.assert_array_equal(part.counts, whole.counts[rows])
+                assert (part.times is None) == (whole.times is None)
+                if part.times is not None and whole.times is not None:
+                    np.testing.assert_array_equal(part.times, whole.times[rows])
+            if own_ids:
+                assert some.train.user_ids.equals(split.train.user_ids[users.first : users.last])
+                assert some.train.item_ids.equals(split.train.item_ids)
+    for items in store.stretches("item", 3):
+        starts = split.train.by_item.starts
+        expected = split.train.by_item.neighbours[starts[items.first] : starts[items.last]]
+        np.testing.assert_array_equal(store.users_of(items), expected)
+
+
+def test_a_worker_reads_only_what_touches_its_stretch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdccf.distributed.store.ROWS_IN_A_GROUP", 8)
+    split = small_split()
+    write_store(split, str(tmp_path))
+    store = Store(str(tmp_path))
+    store.users_of(Stretch(0, split.n_items))
+    everything, store.groups_read = store.groups_read, 0
+    assert everything == math.ceil(len(split.train) / 8)
+    store.users_of(store.stretches("item", 4)[1])
+    assert 0 < store.groups_read <= math.ceil(everything / 4) + 2
+
+
+def test_stretches_have_about_as_many_pairs_each(tmp_path: Path) -> None:
+    split = leave_one_out(random_interactions(4, 200, 40, 0.2, full=False))
+    write_store(split, str(tmp_path))
+    store = Store(str(tmp_path))
+    for parts in (1, 2, 3, 7):
+        found = store.stretches("user", parts)
+        assert [stretch.first for stretch in found] == [0, *(stretch.last for stretch in found[:-1])]
+        assert found[-1].last == split.n_users
+        sizes = [int(store.user_degrees[each.first : each.last].sum()) for each in found]
+        assert sum(sizes) == len(split.train)
+        assert max(sizes) < 1.3 * len(split.train) / parts
+
+
+def test_candidates_come_with_the_store(tmp_path: Path) -> None:
+    split = small_split()
+    write_store(split, str(tmp_path))
+    store, frozen = Store(str(tmp_path)), frozen_candidates(split, "validation")
+    for users in store.stretches("user", 2):
+        found = store.candidates_of(users)
+        np.testing.assert_array_equal(found.negatives, frozen.of(found.users + users.first))
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="holds no store of training pairs"):
+        Store(str(tmp_path))
+    (tmp_path / "meta.json").write_text(json.dumps({"version": 99}))
+    with pytest.raises(RunError, match="another version"):
+        Store(str(tmp_path))
+
+
+# -- parts of batches ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["block", "drawn", "in-batch", "history"])
+def test_parts_of_a_batch_have_all_of_it_once(kind: str) -> None:
+    graph = Graph.of(random_interactions(3, 12, 9, full=False))
+    weights = torch.rand(graph.n_pairs, generator=torch.Generator().manual_seed(0))
+    samplers: dict[str, Callable[[], Any]] = {
+        "block": lambda: BlockSampler(graph, weights, 7, 100),
+        "drawn": lambda: UniformSampler(graph, weights, 8, 3, 2),
+        "in-batch": lambda: InBatchSampler(graph, weights, 8, 2),
+        "history": lambda: HistoryBlockSampler(graph, weights, 7, 100, 2.0, 3, 2, 2.0),
+    }
+    batch = next(samplers[kind]().epoch(torch.Generator().manual_seed(1)))
+    n = len(batch.users)
+    cuts = [0, 0, n // 3, n]
+    parts = [part_of(batch, slice(first, last)) for first, last in pairwise(cuts)]
+    assert torch.cat([part.users for part in parts]).equal(batch.users)
+    assert torch.cat([part.weights for part in parts]).equal(batch.weights)
+    assert part_of(batch, slice(0, n)) is batch
+    pairs = []
+    for part, first in zip(parts, cuts, strict=False):
+        side = part.against_items if kind == "in-batch" else part
+        if kind != "drawn":
+            pairs += list(
+                zip((side.observed_rows + first).tolist(), side.observed_columns.tolist(), strict=True)
+            )
+        if kind == "history":
+            assert part.history.rows.numel() == 0 or int(part.history.rows.max()) < len(part.users)
+    if kind != "drawn":
+        whole = batch.against_items if kind == "in-batch" else batch
+        expected = zip(whole.observed_rows.tolist(), whole.observed_columns.tolist(), strict=True)
+        assert sorted(pairs) == sorted(expected)
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", [True, False])
+def test_the_newest_whole_checkpoint_is_found(tmp_path: Path, address: bool) -> None:
+    place = f"file://{tmp_path}" if address else str(tmp_path)
+    assert newest(place) is None
+    for attempt, step in (("attempt-1", 5), ("attempt-1", 7), ("attempt-2", 9)):
+        folder = tmp_path / attempt / f"checkpoint_{step}"
+        folder.mkdir(parents=True)
+        (folder / "checkpoint.safetensors").write_bytes(b"x" * step)
+        seal(folder, step)
+    last = tmp_path / "attempt-2" / "checkpoint_9"
+    assert newest(place) == f"{place}/attempt-2/checkpoint_9"
+    # As a kill in the middle of a copy leaves them: a file cut short, one that is missing, half a list.
+    (last / "checkpoint.safetensors").write_bytes(b"x")
+    assert newest(place) == f"{place}/attempt-1/checkpoint_7"
+    (last / "checkpoint.safetensors").unlink()
+    assert newest(place) == f"{place}/attempt-1/checkpoint_7"
+    parts = tmp_path / "attempt-1" / "checkpoint_7" / "parts.json"
+    parts.write_text(parts.read_text()[:20])
+    assert newest(place) == f"{place}/attempt-1/checkpoint_5"
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+def test_only_the_training_is_heard() -> None:
+    heard = io.StringIO()
+    voices = Voices(heard)
+    print("\x1b[36m(RayTrainWorker pid=7)\x1b[0m epoch 1/3  loss 2.0", file=voices)
+    print("\x1b[36m(PlacementGroupCleaner pid=7)\x1b[0m Failed to query", file=voices)
+    print("(TrainController pid=8, ip=10.0.0.1) hdccf: worker 1 of 2 died", file=voices)
+    print("error: something of the driver's own", file=voices)
+    assert heard.getvalue() == (
+        "epoch 1/3  loss 2.0\nhdccf: worker 1 of 2 died\nerror: something of the driver's own\n"
+    )
+
+
+def test_faults_are_told_apart() -> None:
+    late = RuntimeError("[gloo] Timed out waiting 8000ms for recv")
+    assert "worker 1 of 2 hangs" in describe({0: late}, 2, 8.0)
+    assert "worker 1 of 2 died" in describe({0: late, 1: RuntimeError("The actor died")}, 2, 8.0)
+    assert "worker 0 of 2 failed: out of luck" in describe({0: ValueError("out of luck")}, 2, 8.0)
+
+
+# -- what is refused -----------------------------------------------------------------------------------------
+
+
+def test_models_that_train_alone_are_refused() -> None:
+    for name, entry in MODELS.items():
+        if name in driver.TRAINED_TOGETHER:
+            driver.check(entry.settings())
+        else:
+            with pytest.raises(ConfigError, match=f"^{name} trains in one process; leave out --workers"):
+                driver.check(entry.settings())
+    with pytest.raises(ConfigError, match="'irgan' learns beside the model"):
+        driver.check(BPR(sampler="irgan"))
+
+
+def test_more_workers_than_pairs_are_refused(tmp_path: Path) -> None:
+    options = FitOptions(cluster=Cluster(500))
+    with pytest.raises(ConfigError, match="500 workers are too many for 40 users"):
+        driver.fit(small_split(), BPR(), seed=0, out=tmp_path / "run", options=options)
+
+
+@pytest.mark.parametrize(
+    "values", [{"workers": 0}, {"workers": 2, "timeout": 0}, {"workers": 2, "retries": -1}]
+)
+def test_impossible_clusters_are_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="is not possible: it should be"):
+        Cluster(**values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--dataset", "synthetic", "--ray-address", "auto"], "--ray-address goes with --workers"),
+        (
+            ["train", "--dataset", "synthetic", "--workers", "2", "--model", "ease"],
+            "ease trains in one process",
+        ),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--dataset", "synthetic", "--workers", "2"],
+        ["recommend", "run", "--all", "--out", "all.parquet", "--workers", "2"],
+    ],
+)
+def test_without_the_extra_it_says_what_to_install(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdccf.errors.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, arguments)
+    assert str(result.exception) == "--workers needs Ray; install it with: pip install 'hdccf[ray]'"
