@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from hdccf import losses, pairwise_passes
+from hdccf import losses, pairwise_panels
 from hdccf.pairwise import modulated_scores
 from hdccf.similarity import Modulated, Vectors
 
@@ -87,7 +87,7 @@ def memory_of_step(n: int, d: int, hidden: tuple[int, ...]) -> int:
         negatives = losses.log_negative_score(scores, temperature=0.1)
         losses.contrastive(scores.diagonal(), negatives, None, temperature=0.1).sum().backward()  # type: ignore[no-untyped-call]
 
-    pairwise_passes.can_compile(torch.empty(1), pairwise_passes.LEAST_NUMBERS)  # loads numba and its compiler
+    pairwise_panels.can_compile(torch.empty(1), pairwise_panels.LEAST_NUMBERS)  # loads numba and its compiler
     step(64)  # libraries load and gradients take their place
     before = _kilobytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far

@@ -21,6 +21,7 @@ TORCH_ROOMS = [
     "hdccf.losses",
     "hdccf.models",
     "hdccf.pairwise",
+    "hdccf.pairwise_panels",
     "hdccf.pairwise_passes",
     "hdccf.recommend",
     "hdccf.similar",

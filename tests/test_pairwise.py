@@ -1,11 +1,18 @@
 """The tiled, recomputed scoring of all pairs against plain autograd over the d × M × N tensor."""
 
+import os
+import platform
+import subprocess
+import sys
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from numba import njit
 from torch import Tensor
 
-from hdccf import pairwise, pairwise_passes
+from hdccf import pairwise, pairwise_panels
 
 
 def oracle(
@@ -79,10 +86,10 @@ def relative_error(given: Tensor, expected: Tensor) -> float:
 def test_compiled_passes_equal_double_precision(
     shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairwise_passes, "LEAST_NUMBERS", 0)
+    monkeypatch.setattr(pairwise_panels, "LEAST_NUMBERS", 0)
     monkeypatch.setattr(pairwise, "TILE_NUMBERS", 1 << 16)
     given = inputs(*shape, torch.float32)
-    assert pairwise_passes.can_compile(given[0], 1)
+    assert pairwise_panels.can_compile(given[0], 1)
     exact = [x.detach().double().requires_grad_() for x in given]
     upstream = torch.randn(shape[:2], generator=torch.Generator().manual_seed(0))
     scores, expected = pairwise.modulated_scores(*given), oracle(*exact)
@@ -92,18 +99,49 @@ def test_compiled_passes_equal_double_precision(
     assert [relative_error(a, b) < 3e-6 for a, b in zip(fast, slow, strict=True)] == [True] * 7
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its narrower vectors are those of AVX2")
+def test_a_processor_with_narrower_vectors_gets_the_same() -> None:
+    script = f"""
+import pytest
+failed = pytest.main(["-n0", {__file__!r}, "-k", "test_compiled_passes_equal or test_product_in_registers"])
+from hdccf.pairwise_products import LANES
+raise SystemExit(f"{{failed!r}}, {{LANES}} lanes" if failed or LANES != 8 else 0)
+"""
+    features = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}
+    done = subprocess.run([sys.executable, "-c", script], env=os.environ | features, capture_output=True)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+def test_product_in_registers_equals_the_plain_one_and_writes_nowhere_else() -> None:
+    kernels = pairwise_panels.compiled()
+    add_product, rows, columns = kernels.add_product, kernels.ROWS, kernels.COLUMNS
+    numbers = np.random.default_rng(0)
+    a, b = numbers.integers(-9, 9, (5, rows + 3)), numbers.integers(-9, 9, (6, columns + 2))
+    c = numbers.integers(-9, 9, (rows + 2, columns + 5))
+    expected = c.copy()
+    expected[1 : 1 + rows, 4 : 4 + columns] += a[:4, 2 : 2 + rows].T @ b[1:5, 1 : 1 + columns]
+
+    @njit
+    def run(a: Any, b: Any, c: Any) -> None:
+        add_product(a, 2, 1, a.shape[1], b, b.shape[1] + 1, b.shape[1], c, c.shape[1] + 4, c.shape[1], 4)
+
+    found = c.astype(np.float32)
+    run(a.astype(np.float32), b.astype(np.float32), found)
+    assert (found == expected).all()
+
+
 def test_compiled_passes_take_any_layout_and_an_expanded_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     given = inputs(9, 40, 6, 6, torch.float32)
     strided = [x.detach().T.contiguous().T.requires_grad_() for x in given]
     plain = torch.autograd.grad(pairwise.modulated_scores(*given).sum(), given)
-    monkeypatch.setattr(pairwise_passes, "LEAST_NUMBERS", 0)
+    monkeypatch.setattr(pairwise_panels, "LEAST_NUMBERS", 0)
     compiled = torch.autograd.grad(pairwise.modulated_scores(*strided).sum(), strided)
     for a, b in zip(plain, compiled, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
 def test_exponential_is_good_to_the_last_bits_and_keeps_what_is_not_a_number() -> None:
-    exp_minus = pairwise_passes.compiled().exp_minus
+    exp_minus = pairwise_panels.compiled().exp_minus
     z = np.linspace(-87, 87, 100_001, dtype=np.float32)
     found = np.array([exp_minus(value) for value in z], np.float64)
     # The exponent's own rounding in float32, |z|·2⁻²⁴, comes on top.
@@ -123,7 +161,7 @@ def test_threads_change_nothing_but_the_order_of_sums(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pairwise, "LEAST_SHARED", 0)
-    monkeypatch.setattr(pairwise_passes, "LEAST_NUMBERS", 0)
+    monkeypatch.setattr(pairwise_panels, "LEAST_NUMBERS", 0)
     monkeypatch.setattr(pairwise, "TILE_NUMBERS", 500)
     given = inputs(30, 23, 4, 4, dtype)
 
@@ -157,13 +195,13 @@ def test_without_numba_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    pairwise_passes._installed.cache_clear()
-    monkeypatch.setattr(pairwise_passes, "import_module", missing)
+    pairwise_panels._installed.cache_clear()
+    monkeypatch.setattr(pairwise_panels, "import_module", missing)
     given = inputs(64, 600, 32, 32, torch.float32)
-    assert not pairwise_passes.can_compile(given[0], 1 << 30)
+    assert not pairwise_panels.can_compile(given[0], 1 << 30)
     scores = pairwise.modulated_scores(*given)
     assert relative_error(scores, oracle(*(x.detach().double() for x in given))) < 1e-6
-    pairwise_passes._installed.cache_clear()
+    pairwise_panels._installed.cache_clear()
 
 
 @pytest.mark.parametrize(("m", "n"), [(0, 3), (3, 0)])

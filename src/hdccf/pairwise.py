@@ -3,8 +3,9 @@
 The modulation is a vector for every *pair*, so the plain way builds d × M × N numbers. Here rows and columns
 are cut into tiles that stay in the processor's cache; a tile is computed in place, summed over d at once, and
 computed again in the backward pass. Memory is that of the inputs, the M × N result, and a tile or two for
-each core. Matrix products are torch's; what lies between them is in `pairwise_passes`, or where numba is
-installed in `pairwise_kernels`, and `pairwise_workers` gives each core tiles of its own.
+each core. In this file matrix products and what lies between them (`pairwise_passes`) are torch's, on any
+device and in any precision. float32 on a processor where numba is installed goes to `pairwise_panels`, which
+does the same in smaller pieces. Either way `pairwise_workers` gives each core pieces of its own.
 
 Within a tile the pre-activation is one matrix product. With a linear g all that depends on the right side is
 linear in its factors, so that the left's factors and the right's own weight fold into one matrix per row,
@@ -27,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hdccf import pairwise_passes as passes
+from hdccf.pairwise_panels import Panels, can_compile
 from hdccf.pairwise_workers import share
 
 TILE_NUMBERS = 1 << 19
@@ -90,24 +92,32 @@ class _Modulated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
         ctx.save_for_backward(*inputs)
-        block = _Block(inputs)
+        block, threads = _block(inputs)
         scores = inputs[0].new_empty(inputs[0].shape[0], inputs[1].shape[0])
-        share(partial(block.score, scores), block.tiles, block.threads)
+        share(partial(block.score, scores), block.parts, threads)
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        block = _Block(ctx.saved_tensors)
-        first, *others = share(partial(block.differentiate, grad.contiguous()), block.tiles, block.threads)
+        block, threads = _block(ctx.saved_tensors)
+        first, *others = share(partial(block.differentiate, grad.contiguous()), block.parts, threads)
         for other in others:
             for total, part in zip(first, other, strict=True):
                 total += part
-        to_left, to_right_t, to_part, to_left_factors, to_factors_t, *to_weights = first
-        return to_left, to_right_t.T, to_part, to_left_factors, to_factors_t.T, *to_weights
+        return tuple(block.of_inputs(first))
 
 
-class _Block:
+def _block(inputs: Sequence[Tensor]) -> tuple[Any, int]:
+    """All pairs as the kernels or as torch wants them, and how many threads share them."""
+    left, right = inputs[:2]
+    numbers = right.shape[0] * left.numel()
+    on_cores = left.device.type == "cpu" and numbers >= LEAST_SHARED
+    block = Panels(inputs) if can_compile(left, numbers) else Tiles(inputs)
+    return block, torch.get_num_threads() if on_cores else 1
+
+
+class Tiles:
     """All pairs of two sides, laid out for tiles: what belongs to the right side transposed."""
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
@@ -122,47 +132,43 @@ class _Block:
         self.height = max(1, min(height, m))
         ranges = _ranges(n, self.width)
         columns = [(range_, self.factors_t[:, range_], right_factors[range_]) for range_ in ranges]
-        self.tiles = list(product(_ranges(m, self.height), columns))
-        self.compiled = passes.can_compile(right, m * n * d)
-        self.run = passes.compiled() if self.compiled else passes
-        on_cores = right.device.type == "cpu" and m * n * d >= LEAST_SHARED
-        self.threads = torch.get_num_threads() if on_cores else 1
+        self.parts: list[Tile] = list(product(_ranges(m, self.height), columns))
 
     def score(self, scores: Float[Tensor, "m n"], tiles: Sequence[Tile]) -> None:
         views = self._views()
-        to_fold = self._native(self.left_part, self.left_factors, self.right_weight, self.product_weight)
-        given = self._native(self.left, self.right_t, scores)
+        to_fold = (self.left_part, self.left_factors, self.right_weight, self.product_weight)
         for rows, group in groupby(tiles, itemgetter(0)):
-            self.run.fold(*to_fold, views(rows).folded, rows.start)
+            passes.fold(*to_fold, views(rows).folded, rows.start)
             for _, (columns, factors_t, _) in group:
                 view = views(rows, columns)
                 torch.mm(view.flat, factors_t, out=view.tile)
-                self.run.score(view.z, *given, rows.start, columns.start)
+                passes.score(view.z, self.left, self.right_t, scores, rows.start, columns.start)
 
     def differentiate(self, grad: Float[Tensor, "m n"], tiles: Sequence[Tile]) -> list[Tensor]:
         """What these tiles add to the gradients of the inputs, in their order and in this layout."""
         views, weights = self._views(), (self.right_weight, self.product_weight)
         sides = (self.left, self.right_t, self.left_part, self.left_factors, self.factors_t[:-1])
         gradients = [torch.zeros_like(x) for x in (*sides, *weights)]
-        to_left, to_right_t, to_part, to_left_factors, to_factors_t, *to_weights = gradients
-        to_fold = self._native(self.left_part, self.left_factors, *weights)
-        given = self._native(self.left, self.right_t, grad, to_left, to_right_t, to_part)
-        to_unfold = self._native(self.left_factors, self.product_weight, to_left_factors, *to_weights)
+        to_left, to_right_t, to_part, to_left_factors, to_factors_t, to_weight, to_product_weight = gradients
+        to_fold = (self.left_part, self.left_factors, *weights)
+        given = (self.left, self.right_t, grad, to_left, to_right_t, to_part)
+        to_unfold = (self.left_factors, self.product_weight, to_left_factors, to_weight, to_product_weight)
         for rows, group in groupby(tiles, itemgetter(0)):
-            self.run.fold(*to_fold, views(rows).folded, rows.start)
+            passes.fold(*to_fold, views(rows).folded, rows.start)
             views(rows).to_flat.zero_()
             for _, (columns, factors_t, factors) in group:
                 view = views(rows, columns)
                 torch.mm(view.flat, factors_t, out=view.tile)
-                self.run.differentiate(view.z, *given, rows.start, columns.start)
+                passes.differentiate(view.z, *given, rows.start, columns.start)
                 to_factors_t[:, columns].addmm_(view.flat_t, view.tile)
                 view.to_flat.addmm_(view.tile, factors)
-            self.run.unfold(views(rows).to_folded, *to_unfold, rows.start)
+            passes.unfold(views(rows).to_folded, *to_unfold, rows.start)
         return gradients
 
-    def _native(self, *tensors: Tensor) -> list[Any]:
-        """As the passes take them, all of the same memory."""
-        return [x.numpy() for x in tensors] if self.compiled else [*tensors]
+    def of_inputs(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Gradients in the layout of the inputs."""
+        to_left, to_right_t, to_part, to_left_factors, to_factors_t, *to_weights = gradients
+        return [to_left, to_right_t.T, to_part, to_left_factors, to_factors_t.T, *to_weights]
 
     def _views(self) -> Callable[..., "_Views"]:
         """A thread's own memory as tiles of the shapes that are asked for.
@@ -178,7 +184,7 @@ class _Block:
             flat, tile, to_flat = (
                 x[: rows * d * y].view(rows * d, y) for x, y in zip(buffers, sizes, strict=True)
             )
-            by_rows = self._native(*(x.view(rows, d, -1) for x in (flat, tile, to_flat)))
+            by_rows = [x.view(rows, d, -1) for x in (flat, tile, to_flat)]
             return _Views(flat, tile, to_flat, flat[:, :-1].T, *by_rows)
 
         def of_tile(rows: slice, columns: slice = slice(0, self.width)) -> _Views:
@@ -200,9 +206,9 @@ class _Views(NamedTuple):
     flat_t: Float[Tensor, "l rd"]
     """Folded weights without the part, transposed."""
 
-    folded: Any
-    z: Any
-    to_folded: Any
+    folded: Float[Tensor, "r d l1"]
+    z: Float[Tensor, "r d c"]
+    to_folded: Float[Tensor, "r d l"]
     """The first three by rows, as the passes take them."""
 
 

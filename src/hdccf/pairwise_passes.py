@@ -1,42 +1,13 @@
 """What happens to a tile of `pairwise` around its matrix products, by torch: for every device and precision.
 
-`pairwise_kernels` has the same functions compiled, for float32 on a processor. torch goes over the tile once
-for each operation, and so takes several times as long.
+torch goes over the tile once for each operation, and so takes several times as long as `pairwise_kernels`.
 
 A tile is z[u, k, i] of the rows from `row` and the columns from `start` on; other tensors come whole.
 """
 
-from functools import cache
-from importlib import import_module
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-LEAST_NUMBERS = 1 << 20
-"""d·M·N from which loading the compiled passes pays: half a second, and some more when first compiled."""
-
-
-def can_compile(example: Tensor, numbers: int) -> bool:
-    """Whether the compiled passes serve tensors like this one, and d·M·N is large enough for them to pay."""
-    fits = example.dtype is torch.float32 and example.device.type == "cpu"
-    return fits and numbers >= LEAST_NUMBERS and _installed()
-
-
-@cache
-def _installed() -> bool:
-    try:
-        compiled()
-    except (ImportError, RuntimeError):
-        # Numba raises a RuntimeError where no folder can be written to keep what it compiles.
-        return False
-    return True
-
-
-def compiled() -> Any:
-    """The functions below for NumPy arrays in C order."""
-    return import_module("hdccf.pairwise_kernels")  # not at the top: numba takes half a second to import
 
 
 def fold(
