@@ -39,6 +39,8 @@ class Halves:
 
     first: Sequence[Part]
     second: Sequence[Part]
+    room: Part | None = None
+    """Whole columns that may be overwritten once the parts, which lie in them, were read."""
 
     def __getitem__(self, half: int) -> Sequence[Part]:
         return self.second if half else self.first
@@ -89,7 +91,9 @@ class Coded:
     """What makes microseconds of the times; None where their size has to tell."""
 
 
-def in_halves(users: IntArray, items: IntArray, times: Sequence[TimeArray] | None) -> Halves:
+def in_halves(
+    users: IntArray, items: IntArray, times: Sequence[TimeArray] | None, room: Part | None = None
+) -> Halves:
     """Whole columns of codes, and times in chunks as they were read."""
     halves: tuple[list[Part], list[Part]] = ([], [])
     middle, place = len(users) // 2, 0
@@ -100,7 +104,7 @@ def in_halves(users: IntArray, items: IntArray, times: Sequence[TimeArray] | Non
                 own = None if chunk is None else chunk[rows.start - place : rows.stop - place]
                 halves[half].append(Part(users[rows], items[rows], own))
         place = end
-    return Halves(*halves)
+    return Halves(*halves, room)
 
 
 class _Times(NamedTuple):
@@ -123,8 +127,8 @@ def arrange(halves: Halves, n_users: int, n_items: int, factor: int = 1) -> Coll
         return _directly(halves, n_users, n_items, factor)
     records, starts, ordered = _by_bucket(halves, n_users, shift, item_bits, times, rows)
     timed = bool(halves.times)
-    kept_users, kept_items, kept_counts = (np.empty(rows, np.int32) for _ in range(3))
-    kept_times = np.empty(rows if timed else 0, np.int64)
+    kept_users, kept_items, kept_times = _room(halves, rows)
+    kept_counts = np.empty(rows, np.int32)
     degrees, of_item = np.empty(n_users, np.int64), np.zeros((2, n_items), np.int32)
     cuts = compiled.cut(starts)
     kept = compiled.both(
@@ -157,6 +161,15 @@ def arrange(halves: Halves, n_users: int, n_items: int, factor: int = 1) -> Coll
         Adjacency(compiled.starts_of(degrees), kept_items, slice(None)),
         turn(kept_users, kept_items, kept[0], of_item, n_users, records),
     )
+
+
+def _room(halves: Halves, rows: int) -> tuple[IntArray, IntArray, TimeArray]:
+    """Where the rows that are kept go: over those that were read, if nobody else needs them."""
+    timed = bool(halves.times)
+    if halves.room is None:
+        return np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows if timed else 0, np.int64)
+    users, items, times = halves.room
+    return users[:rows], items[:rows], _NO_TIMES if times is None or not timed else times[:rows]
 
 
 def turn(

@@ -1,4 +1,4 @@
-"""Compiled loops from the bytes of a plain text file to codes: where its fields end, 16-byte keys, numbers.
+"""Compiled loops from the bytes of a plain text file to keys: where its fields end, 16-byte keys, numbers.
 
 Bytes are looked at 64 at a time, numbers are read eight digits at a time, and ids become two 64-bit numbers,
 with whatever wide instructions LLVM finds in the processor. Nothing here judges: what is not plain is only
@@ -14,8 +14,6 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
-
-from hdccf.data.kernels import BLOCK, number_block
 
 LONGEST_ID = 15  # the sixteenth byte of a key has the length
 LONGEST_NUMBER = 16
@@ -170,59 +168,37 @@ def read_rows(
     data: _Bytes,
     begin: int,
     ends: _Ints,
-    row: int,
     rows: int,
     columns: Any,
-    user_table: _Ints,
-    known_users: _Keys,
-    user_firsts: _Longs,
-    n_users: int,
-    item_table: _Ints,
-    known_items: _Keys,
-    item_firsts: _Longs,
-    n_items: int,
-    users: _Ints,
-    items: _Ints,
+    user_keys: _Keys,
+    item_keys: _Keys,
     times: _Longs,
-) -> Any:
-    """Codes and times of the lines from `row` on, which start at `begin` and whose fields end at `ends`.
+) -> bool:
+    """Keys and times of the lines that start at `begin` and whose fields end at `ends`; whether all is plain.
 
-    `columns` are their number and the places of user, item and time, -1 for none. Returns the row it came to,
-    which is not the end where a table has no room for another block, and the new numbers of users and items.
-    The row is -1 where something is not plain: another number of fields, an empty or a long id, a time that
-    is not all digits.
+    `columns` are their number and the places of user, item and time, -1 for none. Not plain is another number
+    of fields, an empty or a long id, a time that is not all digits.
     """
     width, user, item, time = columns
-    user_keys, item_keys = np.empty((BLOCK, 2), np.uint64), np.empty((BLOCK, 2), np.uint64)
-    found = np.empty(BLOCK, np.int32)
     strange = np.uint64(0)
-    while row < rows and n_users + BLOCK <= len(user_firsts) and n_items + BLOCK <= len(item_firsts):
-        size = min(BLOCK, rows - row)
-        for at in range(size):
-            field = (row + at) * width
-            before = ends[field - 1] if field else begin - 1
-            user_start = (ends[field + user - 1] if user else before) + 1
-            item_start = (ends[field + item - 1] if item else before) + 1
-            user_size, item_size = ends[field + user] - user_start, ends[field + item] - item_start
-            if (
-                not (1 <= user_size <= LONGEST_ID and 1 <= item_size <= LONGEST_ID)
-                or data[ends[field + width - 1]] != 10
-            ):
-                return -1, n_users, n_items
-            _put_key(data, user_start, user_size, user_keys, at)
-            _put_key(data, item_start, item_size, item_keys, at)
-            if time >= 0:
-                time_start = (ends[field + time - 1] if time else before) + 1
-                time_size = ends[field + time] - time_start
-                if not 1 <= time_size <= LONGEST_NUMBER:
-                    return -1, n_users, n_items
-                times[row + at], other = _whole_number(data, time_start, time_size)
-                strange |= other
-        n_users = number_block(
-            user_keys[:size], users, row, user_table, known_users, user_firsts, n_users, found
-        )
-        n_items = number_block(
-            item_keys[:size], items, row, item_table, known_items, item_firsts, n_items, found
-        )
-        row += size
-    return (-1 if strange else row), n_users, n_items
+    for row in range(rows):
+        field = row * width
+        before = ends[field - 1] if field else begin - 1
+        user_start = (ends[field + user - 1] if user else before) + 1
+        item_start = (ends[field + item - 1] if item else before) + 1
+        user_size, item_size = ends[field + user] - user_start, ends[field + item] - item_start
+        if (
+            not (1 <= user_size <= LONGEST_ID and 1 <= item_size <= LONGEST_ID)
+            or data[ends[field + width - 1]] != 10
+        ):
+            return False
+        _put_key(data, user_start, user_size, user_keys, row)
+        _put_key(data, item_start, item_size, item_keys, row)
+        if time >= 0:
+            time_start = (ends[field + time - 1] if time else before) + 1
+            time_size = ends[field + time] - time_start
+            if not 1 <= time_size <= LONGEST_NUMBER:
+                return False
+            times[row], other = _whole_number(data, time_start, time_size)
+            strange |= other
+    return bool(strange == 0)

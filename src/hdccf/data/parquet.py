@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hdccf.data import compiled
 from hdccf.data.adjacency import IntArray
-from hdccf.data.arrange import Coded, in_halves
+from hdccf.data.arrange import Coded, Part, in_halves
 from hdccf.data.columns import Columns
 from hdccf.data.ids import vocabulary
 from hdccf.data.keys import texts
@@ -116,7 +116,8 @@ class _File:
             if groups:
                 compiled.renumber([of[1].codes[middle:]], of[0].numberer.take(of[1].numberer))
         known = of_user[0], of_item[0 if groups else 1]
-        halves = in_halves(users, items, None if self.time is None else [times])
+        room = Part(users, items, times)
+        halves = in_halves(users, items, None if self.time is None else [times], room)
         factor = None if self.time is None else _TIMES[self.time.kind]
         return Coded(known[0].vocabulary(), known[1].vocabulary(), halves, factor)
 

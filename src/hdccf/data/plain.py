@@ -19,7 +19,9 @@ from hdccf.data.ids import vocabulary
 from hdccf.data.keys import texts
 from hdccf.data.lines import Dialect
 
-_WINDOW = 1 << 20  # bytes at a time, so that what is found in them stays in a second-level cache
+_WINDOW = 1 << 23  # bytes at a time: so many that each table of ids, once in the cache, is used for a while
+_SHORTEST = 4  # bytes of a line: two ids, what stands between them, and its end
+_SAMPLE = 1 << 16  # bytes that tell how long lines are
 _NO_QUOTE = b"\r"  # is refused anyway
 
 
@@ -47,20 +49,24 @@ def read_plain(path: Path, dialect: Dialect, places: Places) -> Coded | None:
         if not begin or (dialect.quote and dialect.quote in mapping[:begin]):
             return None
     middle = max(begin, mapping.rfind(b"\n", begin, (begin + len(mapping)) // 2) + 1)
-    halves = [_Half(mapping, dialect, places) for _ in range(2)]
     cuts = (begin, middle, len(mapping))
+    length = max(1, _SAMPLE // max(1, mapping[begin : begin + _SAMPLE].count(b"\n")))
+    # Rows for half of the file if all its lines are so long, and some more: untouched memory costs nothing.
+    each = (len(mapping) - begin) * 11 // (20 * length) + 1
+    room = _part(2 * each, places)
+    halves = [_Half(mapping, dialect, places, _cut(room, half * each, (half + 1) * each)) for half in (0, 1)]
     try:
         compiled.both(lambda half: halves[half].read(cuts[half], cuts[half + 1]))
     except _NotPlainError:
         return None
-    return _joined(*halves)
+    return _joined(halves[0], halves[1], room)
 
 
-def _joined(first: "_Half", second: "_Half") -> Coded | None:
+def _joined(first: "_Half", second: "_Half", room: Part) -> Coded | None:
     """Both halves under the same codes."""
     compiled.renumber([part.users for part in second.parts], first.users.take(second.users))
     compiled.renumber([part.items for part in second.parts], first.items.take(second.items))
-    halves = Halves(first.parts, second.parts)
+    halves = Halves(first.parts, second.parts, room if first.fits and second.fits else None)
     if not halves.rows:
         return None
     return Coded(
@@ -73,17 +79,18 @@ def _joined(first: "_Half", second: "_Half") -> Coded | None:
 class _Half:
     """Reads a part of a file that starts and ends with whole lines."""
 
-    def __init__(self, mapping: mmap.mmap, dialect: Dialect, places: Places) -> None:
+    def __init__(self, mapping: mmap.mmap, dialect: Dialect, places: Places, room: Part) -> None:
         self.kernels: Any = import_module("hdccf.data.fields")  # not at the top: it needs numba
         self.mapping, self.places = mapping, places
         self.marks = (dialect.separator[0], (dialect.quote or _NO_QUOTE)[0])
         self.users, self.items = compiled.Numberer(), compiled.Numberer()
-        self.parts: list[Part] = []
+        self.room, self.fits, self.parts = room, True, list[Part]()
         self.ends = np.empty(_WINDOW + 8, np.int32)
+        self.keys = np.empty((2, _WINDOW // _SHORTEST + 1, 2), np.uint64)
 
     def read(self, begin: int, end: int) -> None:
-        """Fills `parts`, few and large ones: small arrays cost many page faults."""
-        part, filled = self._new_part(0), 0
+        """Fills `parts`: one, in the room that was given, unless the lines become much shorter."""
+        part, filled = self.room, 0
         while begin < end:
             data, first, last, after = self._window(begin, end)
             fields, lines, plain = self.kernels.find_ends(data, first, last, *self.marks, self.ends)
@@ -92,7 +99,8 @@ class _Half:
             if filled + lines > len(part.users):
                 self._keep(part, filled)
                 # As many rows as the rest of the file has if its lines are as long as these, and some more.
-                part, filled = self._new_part((end - begin) * lines * 21 // ((last - first) * 20) + lines), 0
+                rows = (end - begin) * lines * 21 // ((last - first) * 20) + lines
+                part, filled, self.fits = _part(rows, self.places), 0, False
             self._read_rows(data, first, lines, _cut(part, filled, filled + lines))
             filled += lines
             begin = after
@@ -113,25 +121,23 @@ class _Half:
         return np.frombuffer(lines + bytes(self.kernels.BEYOND), np.uint8), 0, len(lines), after
 
     def _read_rows(self, data: NDArray[np.uint8], begin: int, lines: int, part: Part) -> None:
-        row = 0
-        while row < lines:
-            row, self.users.count, self.items.count = self.kernels.read_rows(
-                data, begin, self.ends, row, lines, self.places, *self.users.state, *self.items.state, *part
-            )
-            if row < 0:
-                raise _NotPlainError
-            for numberer in (self.users, self.items):
-                if row < lines and not numberer.has_room:
-                    numberer.grow()
-
-    def _new_part(self, rows: int) -> Part:
-        times = np.empty(rows if self.places.time >= 0 else 0, np.int64)
-        return Part(np.empty(rows, np.int32), np.empty(rows, np.int32), times)
+        users, items = self.keys[:, :lines]
+        if len(users) < lines or not self.kernels.read_rows(
+            data, begin, self.ends, lines, self.places, users, items, part.times
+        ):
+            raise _NotPlainError
+        self.users.add(users, part.users)
+        self.items.add(items, part.items)
 
     def _keep(self, part: Part, rows: int) -> None:
         if rows:
             kept = _cut(part, 0, rows)
             self.parts.append(kept if self.places.time >= 0 else kept._replace(times=None))
+
+
+def _part(rows: int, places: Places) -> Part:
+    times = np.empty(rows if places.time >= 0 else 0, np.int64)
+    return Part(np.empty(rows, np.int32), np.empty(rows, np.int32), times)
 
 
 def _cut(part: Part, first: int, last: int) -> Part:
