@@ -40,7 +40,10 @@ def test_file_of_an_interrupted_writer_stays_as_it_was(tmp_path: Path) -> None:
 def test_file_is_not_overwritten_unasked(tmp_path: Path) -> None:
     path = tmp_path / "result.txt"
     path.write_text("old")
-    with pytest.raises(HdccfError, match="exists; choose another name"), atomic_file(path, overwrite=False):
+    with (
+        pytest.raises(HdccfError, match=r"exists; choose another name, .*--overwrite"),
+        atomic_file(path, overwrite=False),
+    ):
         pytest.fail("must not begin")
     assert path.read_text() == "old"
 
@@ -88,7 +91,10 @@ def test_directory_is_replaced_only_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.mkdir()
     (path / "old").write_text("old")
-    with pytest.raises(HdccfError, match="exists; choose another folder"), atomic_directory(path):
+    with (
+        pytest.raises(HdccfError, match=r"exists; choose another folder, .*--overwrite"),
+        atomic_directory(path),
+    ):
         pytest.fail("must not begin")
     with atomic_directory(path, overwrite=True) as folder:
         (folder / "new").write_text("new")

@@ -16,7 +16,9 @@ from hdccf.errors import HdccfError
 def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Gives a temporary path beside `path`; what is written there replaces it when the block ends well."""
     if path.exists() and not overwrite:
-        raise HdccfError(f"{path} exists; choose another name, or ask for it to be overwritten")
+        raise HdccfError(
+            f"{path} exists; choose another name, or replace it with overwrite=True (--overwrite)"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
@@ -35,7 +37,9 @@ def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Like `atomic_file` for a folder: filled under another name, then renamed."""
     if path.exists() and not overwrite:
-        raise HdccfError(f"{path} exists; choose another folder, or ask for it to be overwritten")
+        raise HdccfError(
+            f"{path} exists; choose another folder, or replace it with overwrite=True (--overwrite)"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
