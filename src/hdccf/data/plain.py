@@ -20,6 +20,7 @@ from hdccf.data.keys import texts
 from hdccf.data.lines import Dialect
 
 _WINDOW = 1 << 23  # bytes at a time: so many that each table of ids, once in the cache, is used for a while
+_SMALLER = 1 << 20  # and so many of files whose tables are small
 _SHORTEST = 4  # bytes of a line: two ids, what stands between them, and its end
 _SAMPLE = 1 << 16  # bytes that tell how long lines are
 _NO_QUOTE = b"\r"  # is refused anyway
@@ -85,8 +86,9 @@ class _Half:
         self.marks = (dialect.separator[0], (dialect.quote or _NO_QUOTE)[0])
         self.users, self.items = compiled.Numberer(), compiled.Numberer()
         self.room, self.fits, self.parts = room, True, list[Part]()
-        self.ends = np.empty(_WINDOW + 8, np.int32)
-        self.keys = np.empty((2, _WINDOW // _SHORTEST + 1, 2), np.uint64)
+        self.window = min(_WINDOW, max(_SMALLER, len(mapping) // 32))
+        self.ends = np.empty(self.window + 8, np.int32)
+        self.keys = np.empty((2, self.window // _SHORTEST + 1, 2), np.uint64)
 
     def read(self, begin: int, end: int) -> None:
         """Fills `parts`: one, in the room that was given, unless the lines become much shorter."""
@@ -109,8 +111,8 @@ class _Half:
     def _window(self, begin: int, end: int) -> tuple[NDArray[np.uint8], int, int, int]:
         """Some whole lines: the bytes, from where to where in them, and where the next ones start."""
         after = end
-        if end - begin > _WINDOW:
-            after = self.mapping.rfind(b"\n", begin, begin + _WINDOW) + 1
+        if end - begin > self.window:
+            after = self.mapping.rfind(b"\n", begin, begin + self.window) + 1
             if not after:
                 raise _NotPlainError
         if after + self.kernels.BEYOND <= len(self.mapping):

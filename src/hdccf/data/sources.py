@@ -295,7 +295,10 @@ def _number_both(
 def _refuse_single(users: pl.Series, items: pl.Series, columns: Columns, source: str) -> None:
     for kind, name, ids in (("user", columns.user, users), ("item", columns.item, items)):
         if len(ids) < 2:
-            raise SourceError(f"{source}: column {name!r} has one {kind} only, {ids[0]!r}; two are the least")
+            raise SourceError(
+                f"{source}: column {name!r} has one {kind} only, {ids[0]!r}; two are the least: give "
+                f"more rows, or another column with {kind}= (--{kind})"
+            )
 
 
 def _build_large(

@@ -30,6 +30,7 @@ _SEPARATORS = ("\t", ",", ";", "|", "::", " ")
 _PLAIN_SEPARATORS = (b"\t", b",", b";", b"|", b" ")
 _STAND_IN = b"\x1f"  # "unit separator": what ASCII set aside for this, and no text holds
 _HEAD = 100  # rows that are looked at first
+_MEND = 'mend the line: one object on each, such as {"user": 1, "item": 2}'
 _BEGINNING = 1 << 16  # bytes that nearly always hold so many
 _WHOLE = re.compile(r"\s*-?\d{1,18}\s*")
 _NUMBER_OR_TIME = re.compile(r"\s*(-?\d+(\.\d+)?([eE][+-]?\d+)?|\d{4}-\d\d-\d\d([T ].*)?)\s*")
@@ -323,11 +324,11 @@ def _explain_json(path: Path, source: Path | bytes, cause: Exception) -> SourceE
                 continue
             seen += 1
             try:
-                fault = None if isinstance(json.loads(raw), dict) else "it is no JSON object"
+                fault = None if isinstance(json.loads(raw), dict) else f"it is no JSON object; {_MEND}"
             except UnicodeDecodeError:
                 fault = "it is not UTF-8; give encoding=, for example encoding='latin-1' (--encoding latin-1)"
             except ValueError as error:
-                fault = f"it is no JSON ({_json_fault(error)})"
+                fault = f"it is no JSON ({_json_fault(error)}); {_MEND}"
             if fault:
                 return SourceError(f"{path}, line {line}: {fault}")
     except SourceError as fault_of_stream:
