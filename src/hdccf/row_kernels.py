@@ -23,45 +23,59 @@ _options: dict[str, Any] = {
 }
 
 
-@njit("f8(f4[:,::1], f4[:,::1], i8[::1], i8[:,::1], f4[:,::1])", **_options)
-def dots_and_squares(left: _Floats, right: _Floats, rows: _Longs, columns: _Longs, dots: _Floats) -> Any:
-    """dots[b, c] = left[rows[b]]·right[columns[b, c]]; gives the sum of the squares of all that was read."""
+@njit("f8(f4[:,::1], f4[:,::1], f4[::1], i8[::1], i8[:,::1], f4[:,::1])", **_options)
+def dots_and_squares(
+    left: _Floats, right: _Floats, head: _Floats, rows: _Longs, columns: _Longs, dots: _Floats
+) -> Any:
+    """dots[b, c] = Σ head·left[rows[b]]·right[columns[b, c]]; gives the sum of squares of what was read."""
     total = np.float64(0)
+    headed = np.empty_like(head)
     for b in range(len(rows)):
         p = left[rows[b]]
         squares = np.float32(0)
-        for k in range(len(p)):
+        for k in range(len(head)):
+            headed[k] = head[k] * p[k]
             squares += p[k] * p[k]
         for c in range(columns.shape[1]):
             q = right[columns[b, c]]
             dot = np.float32(0)
-            for k in range(len(p)):
-                dot += p[k] * q[k]
+            for k in range(len(head)):
+                dot += headed[k] * q[k]
                 squares += q[k] * q[k]
             dots[b, c] = dot
         total += squares
     return total
 
 
-@njit("void(f4[:,::1], f4[:,::1], i8[::1], i8[:,::1], f4[:,::1], f4, f4[:,::1], f4[:,::1])", **_options)
+@njit(
+    "void(f4[:,::1], f4[:,::1], f4[::1], i8[::1], i8[:,::1], f4[:,::1], f4, f4[:,::1], f4[:,::1], f4[::1])",
+    **_options,
+)
 def add_gradients(
     left: _Floats,
     right: _Floats,
+    head: _Floats,
     rows: _Longs,
     columns: _Longs,
     of_dots: _Floats,
     of_squares: float,
     of_left: _Floats,
     of_right: _Floats,
+    of_head: _Floats,
 ) -> None:
-    """Adds what the gradients of the dots and of the sum of squares are to the two tables."""
+    """Adds the gradients that the dots and the sum of squares hand on to those of the tables and the head."""
     pull = np.float32(2) * of_squares
+    headed, sums = np.empty_like(head), np.empty_like(head)
     for b in range(len(rows)):
         p, of_p = left[rows[b]], of_left[rows[b]]
-        for k in range(len(p)):
-            of_p[k] += pull * p[k]
+        for k in range(len(head)):
+            headed[k] = head[k] * p[k]
+            sums[k] = np.float32(0)
         for c in range(columns.shape[1]):
             q, of_q, slope = right[columns[b, c]], of_right[columns[b, c]], of_dots[b, c]
-            for k in range(len(p)):
-                of_p[k] += slope * q[k]
-                of_q[k] += slope * p[k] + pull * q[k]
+            for k in range(len(head)):
+                sums[k] += slope * q[k]
+                of_q[k] += slope * headed[k] + pull * q[k]
+        for k in range(len(head)):
+            of_p[k] += head[k] * sums[k] + pull * p[k]
+            of_head[k] += p[k] * sums[k]

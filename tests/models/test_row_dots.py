@@ -18,9 +18,12 @@ def case(dim: int = 7) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return left, right, rows, columns
 
 
-def literally(left: Tensor, right: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def literally(
+    left: Tensor, right: Tensor, rows: Tensor, columns: Tensor, head: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     p, q = left[rows], right[columns]
-    return torch.einsum("bd,bcd->bc", p, q), p.square().sum() + q.square().sum()
+    dots = torch.einsum("bd,bcd->bc", p if head is None else p * head, q)
+    return dots, p.square().sum() + q.square().sum()
 
 
 @pytest.mark.parametrize("dim", [1, 7, 64])
@@ -38,6 +41,17 @@ def test_values_and_gradients_are_those_of_vectors_of_their_own(
         gradients.append([dots, squares, *torch.autograd.grad(total, (p, q))])
     for found, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_head_weighs_the_coordinates_and_has_a_gradient() -> None:
+    left, right, rows, columns = case()
+    head = torch.linspace(-1, 2, 7).requires_grad_()
+    found = []
+    for function in (looked_up_dots, literally):
+        dots, squares = function(left, right, rows, columns, head)
+        found.append([dots, *torch.autograd.grad(dots.square().sum() + squares, (left, right, head))])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("asked", ["dots", "squares"])

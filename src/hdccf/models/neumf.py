@@ -19,8 +19,9 @@ from hdccf.encoders import Table
 from hdccf.models.base import Model, Objective
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import Compare, PairModel, PairScores, cross_entropy_loss, squares_of
-from hdccf.models.row_dots import row_dots
+from hdccf.models.row_dots import can_look_up, looked_up_dots, row_dots
 from hdccf.models.sources import over_pairs
+from hdccf.models.tower import Layers, tower_logits
 from hdccf.pairwise import tiled_scores
 from hdccf.scoring import Scorer
 from hdccf.search import Choice, Real, Space, Whole, recency
@@ -90,6 +91,16 @@ class Branch(nn.Module, ABC):
         # Of two branches there are two, where their sum would do: each needs one while it learns alone.
         self.bias = nn.Parameter(torch.zeros(()))
 
+    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        """Of each user with items of their own, from the tables, with gradients."""
+        p, q = self.looked_up(users, columns)
+        return self.rows(self.of_users(p), self.of_items(q))
+
+    def looked_up(
+        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
+    ) -> tuple[Float[Tensor, "b e"], Float[Tensor, "b c e"]]:
+        return self.users.of(users).embedding, self.items.of(columns).embedding
+
     @abstractmethod
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]: ...
 
@@ -110,6 +121,12 @@ class GMF(Branch):
 
     def __init__(self, n_users: int, n_items: int, factors: int, **more: Any) -> None:
         super().__init__(n_users, n_items, factors, factors, **more)
+
+    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        of_users, of_items = self.users.embedding, self.items.embedding
+        if self.users.sparse or not can_look_up(of_items, columns):
+            return super().logits(users, columns)
+        return looked_up_dots(of_users, of_items, users, columns, self.head)[0] + self.bias
 
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
         return vectors * self.head
@@ -138,6 +155,12 @@ class MLP(Branch):
         self.first_bias = nn.Parameter(torch.zeros(wide))
         self.second_weight = nn.Parameter(_uniform(second, factors, wide, generator=generator))
         self.second_bias = nn.Parameter(torch.zeros(factors))
+
+    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        if self.users.sparse or users.device.type != "cpu":
+            return super().logits(users, columns)
+        layers = Layers(self.user_weight, self.item_weight, self.first_bias, *self._layers())
+        return tower_logits(self.users.embedding, self.items.embedding, layers, users, columns)
 
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
         return functional.linear(vectors, self.user_weight, self.first_bias)
@@ -194,19 +217,20 @@ class Branches(nn.Module):
         """With all branches; or with only one of them, as if there were no other."""
         # One look-up for ones and zeros, as each costs a gradient as large as the table.
         columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
-        if only is None:
-            logits, looked_up = self._all(users, columns)
-        else:
-            logits, looked_up = _looked_up(self.named()[only], users, columns)
-        return PairScores(logits[:, 0], logits[:, 1:], squares_of(*looked_up))
+        branches = list(self.named().values()) if only is None else [self.named()[only]]
+        logits = self._all(users, columns) if only is None else branches[0].logits(users, columns)
+
+        def squares() -> Tensor:
+            return squares_of(*(x for branch in branches for x in branch.looked_up(users, columns)))()
+
+        return PairScores(logits[:, 0], logits[:, 1:], squares)
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-        return self._all(users, items)[0]
+        return self._all(users, items)
 
-    def _all(self, users: Tensor, items: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        found = [_looked_up(branch, users, items) for branch in self.named().values()]
-        total = self.share * torch.stack([logits for logits, _ in found]).sum(0)
-        return total, tuple(vectors for _, looked_up in found for vectors in looked_up)
+    def _all(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        found = [branch.logits(users, items) for branch in self.named().values()]
+        return self.share * torch.stack(found).sum(0)
 
     @torch.no_grad()
     def join(self) -> None:
@@ -218,14 +242,6 @@ class Branches(nn.Module):
 
     def scorer(self) -> Scorer:
         return BranchesScorer(self)
-
-
-def _looked_up(
-    branch: Branch, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]
-) -> tuple[Float[Tensor, "b c"], tuple[Tensor, ...]]:
-    """A branch's logits, and the vectors that they took."""
-    p, q = branch.users.of(users).embedding, branch.items.of(items).embedding
-    return branch.rows(branch.of_users(p), branch.of_items(q)), (p, q)
 
 
 class BranchesScorer:
@@ -343,5 +359,7 @@ def build_neumf(settings: NeuMF, train: Interactions, generator: torch.Generator
         for name in names
     }
     net = Branches(branches, apart=settings.pretrain_epochs > 0)
-    model = over_pairs(net, settings, Graph.of(train), train, cross_entropy_loss, generator)
+    # The tower shares its work by itself.
+    graph = Graph.of(train)
+    model = over_pairs(net, settings, graph, train, cross_entropy_loss, generator, batch_only=False)
     return Pretrained(model, settings.pretrain_epochs) if settings.pretrain_epochs else model

@@ -52,27 +52,28 @@ def looked_up_dots(
     right: Float[Tensor, "n d"],
     rows: Int64[Tensor, " b"],
     columns: Int64[Tensor, "b c"],
+    head: Float[Tensor, " d"] | None = None,
 ) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
-    """left[rows[b]]·right[columns[b, c]], and the sum of the squares of all vectors that were looked up.
+    """Σ_d head[d]·left[rows[b], d]·right[columns[b, c], d], and the sum of squares of all that was looked up.
 
-    No vector is copied for a place that names it, neither here nor for the gradient.
+    Without a head it is ones. No vector is copied for a place that names it, not for the gradient either.
     """
-    dots, squares = _LookedUpDots.apply(left, right, rows.contiguous(), columns.contiguous())  # type: ignore[no-untyped-call]
+    head = left.new_ones(left.shape[1]) if head is None else head
+    dots, squares = _LookedUpDots.apply(left, right, head, rows.contiguous(), columns.contiguous())  # type: ignore[no-untyped-call]
     return dots, squares
 
 
 class _LookedUpDots(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, left: Tensor, right: Tensor, rows: Tensor, columns: Tensor
+        ctx: Any, left: Tensor, right: Tensor, head: Tensor, rows: Tensor, columns: Tensor
     ) -> tuple[Tensor, Tensor]:
         from hdccf.row_kernels import dots_and_squares
 
-        ctx.save_for_backward(left, right, rows, columns)
+        ctx.save_for_backward(left, right, head, rows, columns)
         ctx.set_materialize_grads(False)  # a sum of squares that nobody asks for costs no gradient
         dots = left.new_empty(columns.shape)
-        tables = (left.detach().numpy(), right.detach().numpy())
-        squares = dots_and_squares(*tables, rows.numpy(), columns.numpy(), dots.numpy())
+        squares = dots_and_squares(*_arrays(left, right, head, rows, columns, dots))
         return dots, left.new_tensor(squares)
 
     @staticmethod
@@ -80,18 +81,14 @@ class _LookedUpDots(torch.autograd.Function):
     def backward(ctx: Any, of_dots: Tensor | None, of_squares: Tensor | None) -> tuple[Tensor | None, ...]:
         from hdccf.row_kernels import add_gradients
 
-        left, right, rows, columns = ctx.saved_tensors
+        left, right, head, _, columns = ctx.saved_tensors
         slopes = left.new_zeros(columns.shape) if of_dots is None else of_dots.contiguous()
         pull = 0.0 if of_squares is None else float(of_squares)
-        of_left, of_right = torch.zeros_like(left), torch.zeros_like(right)
-        add_gradients(
-            left.detach().numpy(),
-            right.detach().numpy(),
-            rows.numpy(),
-            columns.numpy(),
-            slopes.numpy(),
-            pull,
-            of_left.numpy(),
-            of_right.numpy(),
-        )
-        return of_left, of_right, None, None
+        gradients = [torch.zeros_like(x) for x in (left, right, head)]
+        given = [*_arrays(*ctx.saved_tensors, slopes), pull, *_arrays(*gradients)]
+        add_gradients(*given)
+        return *gradients, None, None
+
+
+def _arrays(*tensors: Tensor) -> list[Any]:
+    return [tensor.detach().numpy() for tensor in tensors]
