@@ -25,6 +25,8 @@ class Point(NamedTuple):
     epoch: int
     seconds: float
     value: float
+    processor: float = float("nan")
+    """Seconds of all its threads, which other work on the machine lengthens less."""
 
 
 class Judge:
@@ -41,28 +43,39 @@ class Judge:
 class Curve:
     """Collects points and says when there is no more to learn from going on."""
 
-    def __init__(self, judge: Judge, seconds: float, enough: float = float("inf")) -> None:
-        self.judge, self.budget, self.enough = judge, seconds, enough
+    def __init__(
+        self, judge: Judge, seconds: float, enough: float = float("inf"), *, by_processor: bool = False
+    ) -> None:
+        self.judge, self.budget, self.enough, self.by_processor = judge, seconds, enough, by_processor
         self.points: list[Point] = []
-        self.trained, self._since = 0.0, time.perf_counter()
+        self.trained, self.worked = 0.0, 0.0
+        self.begin()
 
     def look(self, epoch: int, scorer: Callable[[], Scorer]) -> None:
         """Called after each training; what happens in here is not counted."""
-        self.add(epoch, time.perf_counter() - self._since, scorer)
-        self._since = time.perf_counter()
+        wall, processor = self._since
+        self.add(epoch, time.perf_counter() - wall, time.process_time() - processor, scorer)
+        self.begin()
 
-    def add(self, epoch: int, taken: float, scorer: Callable[[], Scorer]) -> None:
+    def begin(self) -> None:
+        """What is counted at the next look starts here."""
+        self._since = time.perf_counter(), time.process_time()
+
+    def add(self, epoch: int, taken: float, processor: float, scorer: Callable[[], Scorer]) -> None:
         """The same, where somebody else has measured what the training took."""
         self.trained += taken
-        self.points.append(Point(epoch, round(self.trained, 4), round(self.judge(scorer()), 5)))
+        self.worked += processor
+        value = round(self.judge(scorer()), 5)
+        self.points.append(Point(epoch, round(self.trained, 4), value, round(self.worked, 4)))
 
     @property
     def ended(self) -> bool:
         best = max(range(len(self.points)), key=lambda place: self.points[place].value, default=0)
         # Some are no better than chance for a while, so that nobody is given up at once.
-        stuck = len(self.points) - 1 - best >= PATIENCE and self.trained > self.budget / 4
+        spent = self.worked if self.by_processor else self.trained
+        stuck = len(self.points) - 1 - best >= PATIENCE and spent > self.budget / 4
         reached = bool(self.points) and self.points[-1].value >= self.enough
-        return self.trained > self.budget or stuck or reached
+        return spent > self.budget or stuck or reached
 
 
 def our_curve(
@@ -75,9 +88,11 @@ def our_curve(
     every: int = 1,
     threads: int = 2,
     seed: int = 0,
+    by_processor: bool = False,
 ) -> list[Point]:
     """Our trainer as ever, but that nothing is held out for it: who looks is the judge."""
-    curve = Curve(judge, seconds, enough)
+    everything = predefined_split(split.train)
+    curve = Curve(judge, seconds, enough, by_processor=by_processor)
 
     def look(model: Any, batch: Any) -> dict[str, float]:
         done = curve.points[-1].epoch if curve.points else 0
@@ -90,7 +105,7 @@ def our_curve(
 
     wanted = settings.changed(epochs=10_000, patience=10_000, evaluate_every=every)
     fit(
-        predefined_split(split.train),
+        everything,
         wanted,
         seed=seed,
         options=FitOptions(threads=threads),
@@ -103,3 +118,8 @@ def our_curve(
 def seconds_to(curve: Iterable[Point | list[float]], target: float) -> float | None:
     """Seconds until the target is first reached at an evaluation; None where it never is."""
     return next((point[1] for point in curve if point[2] >= target), None)
+
+
+def processor_to(curve: Iterable[Point | list[float]], target: float) -> float | None:
+    """The same in seconds of the processor; None also where they were not taken."""
+    return next((point[3] for point in curve if len(point) > 3 and point[2] >= target), None)

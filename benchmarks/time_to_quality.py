@@ -8,8 +8,9 @@ Same split, same frozen 99 negatives on the validation part, same threads, dimen
 for nobody; ours counts everything else from `fit` on, the others their own training only. A system ends when
 it has reached all targets, has not got better at eight looks, or its minutes are over. implicit and Cornac
 have the settings that were best on validation (results/bpr_outside.jsonl; ALS: quality_targets.json),
-RecBole's models their own defaults, but for ENMF (see below), ours its preset `time-blind`, and the modulated
-one dimension 32.
+RecBole's models their own defaults, but for ENMF (see below), ours its preset `time-blind` with larger steps
+(`IN_HASTE`, chosen on validation), and the modulated one dimension 32. With `--by-processor` the minutes are
+those of the processor, so that a system can be run beside other work.
 
 Each system is a line of results/time_to_quality.jsonl, and one that is there is not run again (--again does).
 results/time_to_quality.md and .png are written from the lines.
@@ -19,7 +20,6 @@ import argparse
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,10 @@ from hdccf.models.hdccf_settings import HDCCF, PRESETS
 from hdccf.progress import note
 from hdccf.similarity import Dot, Vectors
 from peers.asked import Cornac, RecBole
+from quality_report import LINES, RESULTS, SHARES, draw, latest, levels_of, ratios_of, table
 
 HERE = Path(__file__).parent
-RESULTS = HERE.parent / "results"
-LINES, TARGETS = RESULTS / "time_to_quality.jsonl", HERE / "quality_targets.json"
-DIM, SHARES = 64, (0.95, 0.99)
+TARGETS, DIM = HERE / "quality_targets.json", 64
 GOWALLA_BPR: dict[str, Any] = {"learning_rate": 5e-3, "batch_size": 8192, "l2": 5e-3}
 """The best on validation in results/gowalla.jsonl."""
 
@@ -53,8 +52,9 @@ GOWALLA_BPR: dict[str, Any] = {"learning_rate": 5e-3, "batch_size": 8192, "l2": 
 class Race:
     """What all systems share: data, judge, budget."""
 
-    def __init__(self, dataset: str, seconds: float, threads: int) -> None:
+    def __init__(self, dataset: str, seconds: float, threads: int, by_processor: bool = False) -> None:
         self.dataset, self.seconds, self.threads = dataset, seconds, threads
+        self.by_processor = by_processor
         self.split = open_split(dataset)
         self.judge = Judge(self.split)
         kept = json.loads(TARGETS.read_text(encoding="utf-8")) if TARGETS.exists() else {}
@@ -63,7 +63,7 @@ class Race:
         self.enough = max(SHARES) * max(levels) if levels else float("inf")
 
     def curve(self) -> Curve:
-        return Curve(self.judge, self.seconds, self.enough)
+        return Curve(self.judge, self.seconds, self.enough, by_processor=self.by_processor)
 
     def ours(self, **values: Any) -> list[Point]:
         settings = HDCCF(**{**PRESETS["time-blind"], **values})
@@ -74,6 +74,7 @@ class Race:
             seconds=self.seconds,
             enough=self.enough,
             threads=self.threads,
+            by_processor=self.by_processor,
         )
 
     def matrix(self) -> sparse.csr_matrix:
@@ -127,11 +128,10 @@ def implicit_als(race: Race) -> list[Point]:
 def _implicit(race: Race, model: Any, every: int) -> list[Point]:
     matrix, curve, epoch = race.matrix(), race.curve(), 0
     while not curve.ended:
-        start = time.perf_counter()
+        curve.begin()
         model.fit(matrix, show_progress=False)  # goes on from its factors
         epoch += every
-        taken = time.perf_counter() - start
-        curve.add(epoch, taken, lambda: _dot(model.user_factors, model.item_factors))
+        curve.look(epoch, lambda: _dot(model.user_factors, model.item_factors))
     return curve.points
 
 
@@ -142,9 +142,9 @@ def cornac_bpr(race: Race) -> list[Point]:
         options["num_threads"] = race.threads
         with Cornac(race.split.train, Path(folder), options) as cornac:
             while not curve.ended:
-                seconds, p, q = cornac.train(every)
+                seconds, processor, p, q = cornac.train(every)
                 epoch += every
-                curve.add(epoch, seconds, lambda p=p, q=q: _dot(p, q))  # type: ignore[misc]
+                curve.add(epoch, seconds, processor, lambda p=p, q=q: _dot(p, q))  # type: ignore[misc]
     return curve.points
 
 
@@ -156,13 +156,16 @@ def recbole(model: str, **options: Any) -> Callable[[Race], list[Point]]:
             RecBole(race.split, race.judge, Path(folder), race.threads) as peer,
         ):
             while not curve.ended:
-                seconds, scorer = peer.train(model, options)
+                seconds, processor, scorer = peer.train(model, options)
                 epoch += 1
-                curve.add(epoch, seconds, lambda scorer=scorer: scorer)  # type: ignore[misc]
+                curve.add(epoch, seconds, processor, lambda scorer=scorer: scorer)  # type: ignore[misc]
         return curve.points
 
     return run
 
+
+IN_HASTE: dict[str, Any] = {"learning_rate": 0.032, "block_items": 4096}
+"""Of some step sizes and sizes of blocks what was there first on validation (results/time_to_quality.md)."""
 
 # With RecBole's own defaults ENMF takes one step an epoch on small data and learns nothing in the time.
 PUBLISHED_ENMF: dict[str, Any] = {
@@ -175,8 +178,10 @@ PUBLISHED_ENMF: dict[str, Any] = {
     "negative_weight": 0.1,
 }
 SYSTEMS: dict[str, Callable[[Race], list[Point]]] = {
-    "hdccf": lambda race: race.ours(),
-    "hdccf modulated": lambda race: race.ours(similarity="modulated", embedding_dim=32, temperature=0.2),
+    "hdccf": lambda race: race.ours(**IN_HASTE),
+    "hdccf modulated": lambda race: race.ours(
+        **IN_HASTE, similarity="modulated", embedding_dim=32, temperature=0.2
+    ),
     "implicit ALS": implicit_als,
     "implicit BPR": implicit_bpr,
     "Cornac BPR": cornac_bpr,
@@ -224,89 +229,6 @@ def _tuned_bpr(race: Race) -> dict[str, Any]:
     return {"value": max(point.value for point in curve), "settings": chosen, "trials": 1}
 
 
-# -- the table and the curves --------------------------------------------------------------------------------
-
-
-def lines() -> list[dict[str, Any]]:
-    if not LINES.exists():
-        return []
-    return [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()]
-
-
-def latest(dataset: str) -> dict[str, dict[str, Any]]:
-    found = {line["system"]: line for line in lines() if line["dataset"] == dataset}
-    return {name: found[name] for name in SYSTEMS if name in found}
-
-
-def levels_of(targets: dict[str, Any]) -> dict[str, float]:
-    return {
-        f"{share:.0%} {name.upper()}": share * targets[name]["value"]
-        for name in ("bpr", "als")
-        if name in targets
-        for share in SHARES
-    }
-
-
-def ratios_of(dataset: str, targets: dict[str, Any]) -> dict[str, float]:
-    """How many times our seconds each system took; a system that never got there is left out."""
-    runs, ratios = latest(dataset), {}
-    for label, level in levels_of(targets).items():
-        reached = {name: seconds_to(line["curve"], level) for name, line in runs.items()}
-        ours = reached.get("hdccf")
-        for name, seconds in reached.items():
-            if ours and seconds is not None and name != "hdccf":
-                ratios[f"{dataset} {label}: {name}"] = round(seconds / ours, 3)
-    return ratios
-
-
-def table(targets: dict[str, Any]) -> str:
-    text = [
-        "# Seconds to the same quality",
-        "",
-        "`python benchmarks/time_to_quality.py`; each system is a line of `time_to_quality.jsonl`, with its",
-        "curve, threads and the load of the machine. Seconds of training until validation NDCG@10 (99",
-        "negatives) is a share of what tuned BPR and tuned ALS reach (`benchmarks/quality_targets.json`);",
-        "– is never.",
-        "",
-    ]
-    for dataset in dict.fromkeys(line["dataset"] for line in lines()):
-        levels = levels_of(targets.get(dataset, {}))
-        heads = [f"{label} = {level:.4f}" for label, level in levels.items()]
-        text += [f"## {dataset}", "", f"| | {' | '.join(heads)} | best | after s | all s | load |"]
-        text += ["|" + "---|" * (len(heads) + 5)]
-        for name, line in latest(dataset).items():
-            reached = (seconds_to(line["curve"], level) for level in levels.values())
-            cells = ["–" if seconds is None else f"{seconds:.2f}" for seconds in reached]
-            best = max(line["curve"], key=lambda point: point[2])
-            rest = f"{best[2]:.4f} | {best[1]:.1f} | {line['curve'][-1][1]:.1f} | {line['load']}"
-            text.append(f"| {name} | {' | '.join(cells)} | {rest} |")
-        text.append("")
-    return "\n".join([*text, "![Validation NDCG@10 against seconds of training](time_to_quality.png)", ""])
-
-
-def draw(targets: dict[str, Any]) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    datasets = list(dict.fromkeys(line["dataset"] for line in lines()))
-    figure, axes = plt.subplots(
-        1, len(datasets), figsize=(5.5 * len(datasets), 4), layout="constrained", squeeze=False
-    )
-    for axis, dataset in zip(axes[0], datasets, strict=True):
-        for name, line in latest(dataset).items():
-            _, seconds, values = zip(*line["curve"], strict=True)
-            ours = name.startswith("hdccf")
-            axis.plot(seconds, values, label=name, marker=".", linewidth=2.2 if ours else 1.0)
-        for level in levels_of(targets.get(dataset, {})).values():
-            axis.axhline(level, color="0.8", linewidth=0.8, zorder=0)
-        axis.set(xscale="log", xlabel="seconds of training", ylabel="validation NDCG@10", title=dataset)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(fontsize=7)
-    figure.savefig(RESULTS / "time_to_quality.png", dpi=130)
-
-
 def run(race: Race, system: str) -> dict[str, Any]:
     load = round(os.getloadavg()[0], 1)
     curve = SYSTEMS[system](race)
@@ -323,6 +245,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument("--minutes-each", type=float, default=10.0, help="of training, at most")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--by-processor", action="store_true", help="the minutes are the processor's")
     parser.add_argument("--targets", action="store_true", help="find the targets instead")
     parser.add_argument("--trials", type=int, default=10, help="of ALS, with --targets")
     parser.add_argument("--again", action="store_true", help="run also what has a line")
@@ -334,7 +257,7 @@ def main() -> None:
         options.dataset, options.minutes_each, options.systems = ["ml-100k"], 0.1, IN_THIS_PROCESS
     ratios: dict[str, float] = {}
     for dataset in options.dataset:
-        race = Race(dataset, 60 * options.minutes_each, options.threads)
+        race = Race(dataset, 60 * options.minutes_each, options.threads, options.by_processor)
         if options.targets:
             find_targets(race, options.trials)
             continue
@@ -351,8 +274,8 @@ def main() -> None:
             ratios |= ratios_of(dataset, race.targets)
     if not (options.quick or options.targets):
         targets = json.loads(TARGETS.read_text(encoding="utf-8")) if TARGETS.exists() else {}
-        (RESULTS / "time_to_quality.md").write_text(table(targets), encoding="utf-8")
-        draw(targets)
+        (RESULTS / "time_to_quality.md").write_text(table(list(SYSTEMS), targets), encoding="utf-8")
+        draw(list(SYSTEMS), targets)
     if options.json:
         print(json.dumps(ratios))
 

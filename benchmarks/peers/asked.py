@@ -79,11 +79,17 @@ class Cornac(Asked):
         python = python_with("cornac", CORNAC)
         super().__init__(python, "cornac_epochs.py", folder, json.dumps(options))
 
-    def train(self, epochs: int) -> tuple[float, Any, Any]:
-        """Seconds, and vectors whose dot product is the score: the item's bias is one more coordinate."""
-        seconds = self.ask(str(epochs))["seconds"]
+    def train(self, epochs: int) -> tuple[float, float, Any, Any]:
+        """Seconds by the clock and of the processor, and vectors whose dot product is the score: the item's
+        bias is one more coordinate."""
+        took = self.ask(str(epochs))
         p, q, b = (np.load(self.folder / f"{name}.npy") for name in "pqb")
-        return seconds, np.hstack([p, np.ones((len(p), 1))]), np.hstack([q, b[:, None]])
+        return (
+            took["seconds"],
+            took["processor"],
+            np.hstack([p, np.ones((len(p), 1))]),
+            np.hstack([q, b[:, None]]),
+        )
 
 
 class RecBole(Asked):
@@ -99,13 +105,13 @@ class RecBole(Asked):
         python = python_with("recbole", recbole_requirements())
         super().__init__(python, "recbole_epoch.py", folder, "pairs", str(threads))
 
-    def train(self, model: str, options: dict[str, Any]) -> tuple[float, "Looked"]:
+    def train(self, model: str, options: dict[str, Any]) -> tuple[float, float, "Looked"]:
         question = {"model": model, "options": options, "pairs": str(self.folder / "asked.npy")}
-        seconds = self.ask(json.dumps(question))["seconds"]
+        took = self.ask(json.dumps(question))
         scores = np.load(self.folder / "scores.npy")
         # Whom training does not know it cannot score: behind everybody.
         scores[np.isnan(scores)] = np.nanmin(scores) - 1
-        return seconds, Looked(self.asked_for, self.keys, scores)
+        return took["seconds"], took["processor"], Looked(self.asked_for, self.keys, scores)
 
 
 class Recorder:
