@@ -107,7 +107,7 @@ def train_cornac(split: hdccf.Split, values: dict[str, float], seed: int) -> Fou
         tempfile.TemporaryDirectory() as folder,
         Cornac(split.train, Path(folder), {**options, "seed": seed, "num_threads": 1}) as cornac,
     ):
-        seconds, p, q = cornac.train(epochs)
+        seconds, _, p, q = cornac.train(epochs)
     scorer = _dot(torch.from_numpy(p).float(), torch.from_numpy(q).float())
     return Found(_validation(split, scorer), epochs, seconds, scorer)
 
