@@ -21,9 +21,12 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from graphs import small_split
 from hdccf.data.split import Split
-from hdccf.distributed import driver, worker
+from hdccf.distributed import answering, driver, worker
+from hdccf.distributed.ranking import ranked_together
 from hdccf.distributed.store import write_store
+from hdccf.evaluation.evaluating import evaluate
 from hdccf.models.hdccf_settings import HDCCF
+from hdccf.recommend import load_run
 from hdccf.runs import Cluster as Workers
 from hdccf.runs import FitOptions, RunFolder
 
@@ -63,7 +66,7 @@ def main() -> None:
     try:
         for name, run in PARTS.items():
             began = time.time()
-            run(out, nodes.address)
+            run(out, nodes)
             seconds[name] = time.time() - began
     finally:
         (out / "seconds.json").write_text(json.dumps(seconds))
@@ -71,7 +74,7 @@ def main() -> None:
         nodes.shutdown()
 
 
-def steps(out: Path, _: str) -> None:
+def steps(out: Path, _: Cluster) -> None:
     """All losses on two workers."""
     write_store(world(), f"{out}/probe/store")
     trainer = TorchTrainer(
@@ -84,13 +87,13 @@ def steps(out: Path, _: str) -> None:
     (out / "probe" / "found.json").write_text(json.dumps(trainer.fit().return_value))
 
 
-def calm(out: Path, _: str) -> None:
+def calm(out: Path, _: Cluster) -> None:
     """A run that nothing happens to, whose storage is an address."""
     storage = f"file://{out}/storage"
     driver.fit(world(), SETTINGS, seed=3, out=out / "calm", options=options(storage=storage))
 
 
-def faulty(out: Path, _: str) -> None:
+def faulty(out: Path, _: Cluster) -> None:
     """A worker is killed in the second epoch, and the other one hangs in the third."""
     plan = {
         "killed": {"at": [1, 2, 1], "signal": signal.SIGKILL},
@@ -104,14 +107,31 @@ def faulty(out: Path, _: str) -> None:
         worker.run_worker = real
 
 
-def killed_driver(out: Path, address: str) -> None:
+def killed_driver(out: Path, nodes: Cluster) -> None:
     script = Path(__file__).parent / "driver_to_kill.py"
-    ended = subprocess.run([sys.executable, str(script), address, str(out / "resumed")], check=False)
+    ended = subprocess.run([sys.executable, str(script), nodes.address, str(out / "resumed")], check=False)
     (out / "driver.json").write_text(json.dumps({"code": ended.returncode}))
     driver.resume(RunFolder.open(out / "resumed"))
 
 
-PARTS = {"steps": steps, "calm": calm, "faulty": faulty, "killed driver": killed_driver}
+def everybody(out: Path, nodes: Cluster) -> None:
+    """Lists and places for all users by two workers; what hands them out needs a processor as well."""
+    nodes.add_node(num_cpus=1)
+    wanted = {"k": 5, "history": "all", "include_seen": False, "deny": [101, 102]}
+    run = RunFolder.open(out / "calm")
+    answering.recommend_all(run, out / "all.parquet", Workers(2), wanted, overwrite=False, progress=False)
+    with ranked_together(run, Workers(2), 64) as rank:
+        found = evaluate(load_run(run.path), run.split(), ks=(3, 5), negatives=6, rank=rank)
+    found.save(out / "evaluation")
+
+
+PARTS = {
+    "steps": steps,
+    "calm": calm,
+    "faulty": faulty,
+    "killed driver": killed_driver,
+    "everybody": everybody,
+}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 from probing import CASES, DTYPES, TRAININGS, every_step, trained
@@ -13,6 +15,8 @@ from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.distributed.checkpoints import newest
+from hdccf.evaluation.evaluating import evaluate
+from hdccf.evaluation.report import Evaluation
 from hdccf.recommend import load_run
 from hdccf.runs import FitOptions, RunFolder
 from hdccf.trainer import fit, judge_by
@@ -111,6 +115,20 @@ def test_a_killed_driver_is_resumed(played: Path) -> None:
         "attempt-2",
     }
     assert_same_runs(played / "calm", played / "resumed")
+
+
+def test_lists_for_everybody_are_those_of_one_process(played: Path, tmp_path: Path) -> None:
+    load_run(played / "calm").recommend_all(tmp_path / "all.parquet", k=5, deny=[101, 102])
+    mine, theirs = (pl.read_parquet(folder / "all.parquet") for folder in (tmp_path, played))
+    assert theirs.drop("score").equals(mine.drop("score"))
+    np.testing.assert_allclose(theirs["score"], mine["score"], rtol=1e-5)
+
+
+def test_an_evaluation_is_that_of_one_process(played: Path) -> None:
+    found, run = Evaluation.load(played / "evaluation"), load_run(played / "calm")
+    expected = evaluate(run, run.split, ks=(3, 5), negatives=6)
+    assert found.values == expected.values
+    assert found.per_user.equals(expected.per_user)
 
 
 def test_every_part_was_played(played: Path) -> None:

@@ -1,14 +1,17 @@
 """`hdccf evaluate` and `hdccf compare`: how good a run is, and whether one is better than another."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hdccf.errors import EvaluationError
+from hdccf.errors import ConfigError, EvaluationError, needs_ray
 
 if TYPE_CHECKING:
     from hdccf.evaluation.comparison import Comparison
+    from hdccf.evaluation.evaluating import Rank
     from hdccf.evaluation.report import Evaluation
 
 PROTOCOLS_OF = {"sampled": ("sampled",), "full": ("full",), "both": ("sampled", "full")}
@@ -64,6 +67,13 @@ def evaluate(
     memory: Memory = 256,
     as_json: Json = False,
     as_markdown: Markdown = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Rank with N workers on Ray; needs hdccf[ray].")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With --workers: the Ray cluster, as in hdccf train."),
+    ] = None,
 ) -> None:
     """Rank a run's held-out items and print how well it did; per-user values are kept in its directory."""
     from hdccf.evaluation.kept import evaluate_run
@@ -71,18 +81,36 @@ def evaluate(
 
     protocols, ks = _protocols(protocol), _lengths(k)
     _refuse_both(as_json, as_markdown)
-    found = evaluate_run(
-        load_run(run),
-        part=part,
-        protocols=protocols,
-        ks=ks,
-        negatives=negatives,
-        weighting=weighting,
-        seed=seed,
-        memory=memory,
-        progress=True,
-    )
+    with _ranking(run, workers, ray_address, memory) as rank:
+        found = evaluate_run(
+            load_run(run),
+            part=part,
+            protocols=protocols,
+            ks=ks,
+            negatives=negatives,
+            weighting=weighting,
+            seed=seed,
+            memory=memory,
+            progress=True,
+            rank=rank,
+        )
     _show(found, as_json, as_markdown)
+
+
+@contextmanager
+def _ranking(run: Path, workers: int | None, ray_address: str | None, memory: int) -> Iterator["Rank | None"]:
+    """Who ranks, where it is not this process."""
+    if workers is None:
+        if ray_address is not None:
+            raise ConfigError("--ray-address goes with --workers N; give both or neither")
+        yield None
+        return
+    needs_ray("--workers")
+    from hdccf.distributed.ranking import ranked_together
+    from hdccf.runs import Cluster, RunFolder
+
+    with ranked_together(RunFolder.open(run), Cluster(workers, ray_address), memory) as rank:
+        yield rank
 
 
 def compare(

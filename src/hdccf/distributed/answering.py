@@ -1,4 +1,4 @@
-"""`recommend --all` spread over workers, through Ray Data: each takes some users at a time.
+"""Answers spread over workers, through Ray Data: each takes some users at a time. `recommend --all`.
 
 A worker reads these users' pairs from the store and all vectors from Ray's object store, and answers as a
 recommender of nobody else would: so the answers are those of one process, and no worker holds all pairs.
@@ -40,18 +40,16 @@ def recommend_all(
     """
     if out.suffix != ".parquet":
         raise ConfigError(f"{out} is not a Parquet file; give a name that ends in .parquet")
-    if run.model not in TRAINED_TOGETHER:
-        raise ConfigError(
-            f"{run.model} answers in one process; leave out --workers, or take a run of one of "
-            f"{list(TRAINED_TOGETHER)}"
-        )
-    with _stored(run) as store, connected(cluster, progress=False):
+    with stored(run) as store, connected(cluster, progress=False):
+        some = stretches(store, cluster.workers)
         with progress_bar("recommending", store.n_users, enabled=progress) as advance:
 
             def frames() -> Iterator[pl.DataFrame]:
-                for number, table in enumerate(_mapped(run, store, cluster, wanted)):
-                    yield table
-                    advance(len(stretches(store, cluster.workers)[number]))
+                rows = [{"first": each.first, "last": each.last} for each in some]
+                tables = mapped(Recommending, rows, run, store, cluster, wanted)
+                for users, table in zip(some, tables, strict=True):
+                    yield frame_of(table)
+                    advance(len(users))
 
             found = frames()
             first = next(found)
@@ -72,8 +70,8 @@ def stretches(store: Store, workers: int) -> list[Stretch]:
     return found
 
 
-class Answerer:
-    """A recommender of some users at a time; what an actor of Ray Data keeps between its calls."""
+class Some:
+    """The run's model for some users at a time; what an actor of Ray Data keeps between its calls."""
 
     def __init__(self, store: str, about: dict[str, Any], weights: Any, wanted: dict[str, Any]) -> None:
         self.store, self.wanted, self.seed = Store(store), wanted, about["seed"]
@@ -81,16 +79,20 @@ class Answerer:
         self.entry = entry_named(about["model"])
         self.settings = self.entry.settings(**about["settings"])
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        (row,) = batch.to_pylist()
-        return self.recommend(Stretch(row["first"], row["last"])).to_arrow()
-
-    def recommend(self, users: Stretch) -> pl.DataFrame:
-        split = self.store.split_of(users, own_ids=True)
+    def recommender(self, users: Stretch, *, own_ids: bool) -> Recommender:
+        split = self.store.split_of(users, own_ids=own_ids)
         model: Any = self.entry.build(self.settings, split.train, torch.Generator())
         model.load_state_dict(slice_of(self.weights, model, users))
-        found = Recommender(model, self.settings, split, seed=self.seed)
-        return found.recommend(split.train.user_ids, **self.wanted)
+        return Recommender(model, self.settings, split, seed=self.seed)
+
+
+class Recommending(Some):
+    """Lists for some users."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        (row,) = batch.to_pylist()
+        found = self.recommender(Stretch(row["first"], row["last"]), own_ids=True)
+        return found.recommend(found.split.train.user_ids, **self.wanted).to_arrow()
 
 
 def _tensors(weights: Any) -> dict[str, Tensor]:
@@ -102,7 +104,15 @@ def _tensors(weights: Any) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
 
-def _mapped(run: RunFolder, store: Store, cluster: Cluster, wanted: dict[str, Any]) -> Iterator[pl.DataFrame]:
+def mapped(
+    by: type[Some],
+    rows: list[dict[str, Any]],
+    run: RunFolder,
+    store: Store,
+    cluster: Cluster,
+    wanted: dict[str, Any],
+) -> Iterator[pa.Table]:
+    """What actors of Ray Data make of the rows, a stretch of users each, in their order."""
     import ray
 
     context = ray.data.DataContext.get_current()
@@ -111,24 +121,30 @@ def _mapped(run: RunFolder, store: Store, cluster: Cluster, wanted: dict[str, An
     about = {"model": run.model, "settings": settings_for_some(run), "seed": run.seed}
     tensors, _ = checkpoint.load(run.best)
     weights = ray.put({name: tensor.numpy() for name, tensor in tensors.items()})
-    some = stretches(store, cluster.workers)
-    rows = [{"first": stretch.first, "last": stretch.last} for stretch in some]
     answers = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        Answerer,
+        by,
         batch_size=1,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=cluster.workers),
         fn_constructor_args=(store.path, about, [weights], wanted),
     )
-    for table in answers.iter_batches(batch_size=None, batch_format="pyarrow"):
-        frame = pl.from_arrow(table)
-        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table makes a frame
-        yield frame
+    yield from answers.iter_batches(batch_size=None, batch_format="pyarrow")
+
+
+def frame_of(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table makes a frame
+    return frame
 
 
 @contextmanager
-def _stored(run: RunFolder) -> Iterator[Store]:
+def stored(run: RunFolder) -> Iterator[Store]:
     """The run's store; one for the moment where it was trained in one process."""
+    if run.model not in TRAINED_TOGETHER:
+        raise ConfigError(
+            f"{run.model} answers in one process; leave out --workers, or take a run of one of "
+            f"{list(TRAINED_TOGETHER)}"
+        )
     if not run.best.exists():
         raise RunError(
             f"{run.path} has no trained weights yet; finish it with: hdccf train --resume {run.path}"

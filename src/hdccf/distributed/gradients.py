@@ -61,10 +61,15 @@ def _rows_are_less(parameter: nn.Parameter, most: int, size: int) -> bool:
 
 
 def _sum_of_rows(group: "Group", gradient: Tensor, rows: Tensor | None) -> Tensor:
+    """Everybody's rows one after the other; or, where members touch the same ones, those of any added up."""
     rows = torch.zeros(0, dtype=torch.int64, device=gradient.device) if rows is None else rows
     numbers = group.lists(rows, "gradients")
-    values = group.lists(gradient[rows], "gradients")
+    union = torch.unique(torch.cat(numbers))
     total = torch.zeros_like(gradient)
+    if 2 * len(union) < group.size * max(map(len, numbers)):
+        total[union] = group.reduced(gradient[union], "gradients")
+        return total
+    values = group.lists(gradient[rows], "gradients")
     for which, part in zip(numbers, values, strict=True):
         total.index_add_(0, which, part)
     return total

@@ -1,6 +1,6 @@
 """`evaluate`: everything about one scorer on one part of a split, in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,12 @@ from hdccf.evaluation.groups import Groups, item_groups, user_groups
 from hdccf.evaluation.lists import ListMetrics
 from hdccf.evaluation.metrics import Places, Values
 from hdccf.evaluation.questions import IndexArray, Questions
-from hdccf.evaluation.ranking import DEFAULT_MEMORY, PROTOCOLS, Ranker, check_protocols
+from hdccf.evaluation.ranking import DEFAULT_MEMORY, PROTOCOLS, Ranker, Ranking, check_protocols
 from hdccf.evaluation.report import Evaluation
 from hdccf.scoring import Scorer
+
+Rank = Callable[[Ranker, str, int], Ranking]
+"""What answers a ranker's questions under a protocol, and lists so many of each user's best."""
 
 DEFAULT_KS = (10, 50)
 DEFAULT_NEGATIVES = 99
@@ -43,6 +46,7 @@ def evaluate(
     memory: int = DEFAULT_MEMORY,
     folder: str | Path | None = CACHE,
     progress: bool = False,
+    rank: Rank | None = None,
 ) -> Evaluation:
     """Ranks the held-out items of `part` ("test" or "validation") and measures the result.
 
@@ -56,6 +60,7 @@ def evaluate(
     - `item_vectors`: what makes two items alike; without them, the users who have both in training.
     - `memory`: MiB for a block of scores and what is computed from it.
     - `folder`: where sampled negatives are frozen; the user's cache by default, None for nowhere.
+    - `rank`: who ranks, where it is not this process with the scorer.
     """
     chosen = check_protocols(tuple(protocols))
     ranker = Ranker(
@@ -74,7 +79,11 @@ def evaluate(
     bench = _Workbench(ranker.questions, sizes, lists)
     for protocol in chosen:
         top = sizes[-1] if beyond_accuracy and protocol == "full" else 0
-        ranking = ranker.rank(scorer, protocol, top=top, progress=progress)
+        ranking = (
+            ranker.rank(scorer, protocol, top=top, progress=progress)
+            if rank is None
+            else rank(ranker, protocol, top)
+        )
         bench.add_accuracy(protocol, ranking.places)
         if ranking.lists is not None:
             bench.add_lists(protocol, ranking.lists, similarity_users, seed)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from hdccf.data.prepare import Split
 from hdccf.errors import EvaluationError
-from hdccf.evaluation.evaluating import DEFAULT_KS, DEFAULT_NEGATIVES, evaluate
+from hdccf.evaluation.evaluating import DEFAULT_KS, DEFAULT_NEGATIVES, Rank, evaluate
 from hdccf.evaluation.ranking import DEFAULT_MEMORY, PROTOCOLS
 from hdccf.evaluation.report import Evaluation
 from hdccf.progress import note
@@ -48,6 +48,7 @@ def evaluate_run(
     memory: int = DEFAULT_MEMORY,
     progress: bool = False,
     again: bool = True,
+    rank: Rank | None = None,
 ) -> Evaluation:
     """Evaluates a run on its own split and keeps the result in the run's folder, per-user values included.
 
@@ -80,6 +81,7 @@ def evaluate_run(
         weighting=weighting,
         memory=memory,
         progress=progress,
+        rank=rank,
     )
     found.settings["weights"] = digest
     try:

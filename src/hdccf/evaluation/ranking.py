@@ -101,24 +101,34 @@ class Ranker:
         memory: int = DEFAULT_MEMORY,
         folder: Path | None = CACHE,
         drawn: Callable[[], Candidates] | None = None,
+        first_user: int = 0,
     ) -> None:
-        """`drawn` gives frozen negatives that are kept elsewhere."""
+        """`drawn` gives frozen negatives that are kept elsewhere.
+
+        Where the split is of some users only, `first_user` says which number its user 0 has among all: who
+        is listed first of tied items depends on it.
+        """
         if memory < 1:
             raise EvaluationError(
                 f"memory={memory} MiB is too little; use 1 or more, usually {DEFAULT_MEMORY}"
             )
         self.questions: Questions = ask(split, part)
         self.split = split
-        self.seed = seed
+        self.seed, self.first_user = seed, first_user
         self._memory = memory * (1 << 20)
         self._draw = drawn or partial(
             frozen_candidates, split, part, negatives=negatives, weighting=weighting, seed=seed, folder=folder
         )
 
     @cached_property
+    def frozen(self) -> Candidates:
+        """The negatives of sampled ranking, of all users; read or drawn when they are first needed."""
+        return self._draw()
+
+    @cached_property
     def negatives(self) -> NDArray[np.int32]:
-        """The frozen negatives in the order of the questions; read or drawn when they are first needed."""
-        return self._draw().of(self.questions.users)
+        """The frozen negatives in the order of the questions."""
+        return self.frozen.of(self.questions.users)
 
     def candidates(self, protocol: str) -> IndexArray:
         """How many items each user's held-out ones are ranked among, themselves included."""
@@ -181,7 +191,7 @@ class Ranker:
             with _without(scores, questions.excluded_cells(start, stop)):
                 found = place(scores, columns, questions.starts[start : stop + 1] - pairs.start)
                 if lists is not None:
-                    lists[start:stop] = top_items(scores, lists.shape[1], users, self.seed)
+                    lists[start:stop] = top_items(scores, lists.shape[1], users + self.first_user, self.seed)
             self._refuse_training_items(found, pairs.start)
             yield start, stop, found
 
