@@ -128,10 +128,21 @@ def measure_worker(config: dict[str, Any]) -> dict[str, Any]:
             "carried": carried / done,
             **{f"sent {purpose}": sent / done for purpose, sent in group.sent.items()},
         }
+    wire = {"latency_seconds": exchange(group, 1, 200), "seconds_a_byte": exchange(group, 1 << 22, 5) / 2**24}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     facts = torch.zeros(group.size, 4, dtype=torch.float64)
     facts[group.rank] = torch.tensor([began, ready, peak, len(member.split.train)], dtype=torch.float64)
-    return {"models": models, "workers": group.total(facts).tolist()}
+    return {"models": models, "workers": group.total(facts).tolist(), **wire}
+
+
+def exchange(group: Any, numbers: int, times: int) -> float:
+    """Seconds of adding up so many float32 across workers."""
+    table = torch.ones(numbers)
+    group.total(table)
+    began = time.perf_counter()
+    for _ in range(times):
+        group.total(table)
+    return (time.perf_counter() - began) / times
 
 
 def together(workers: int, store: str, n_steps: dict[str, int], place: str) -> dict[str, Any]:
@@ -155,6 +166,8 @@ def together(workers: int, store: str, n_steps: dict[str, int], place: str) -> d
     starts, readies, peaks, pairs = zip(*found["workers"], strict=True)
     return {
         "models": found["models"],
+        "latency_seconds": found["latency_seconds"],
+        "seconds_a_byte": found["seconds_a_byte"],
         "start_seconds": max(starts) - asked,
         "load_seconds": max(ready - start for start, ready in zip(starts, readies, strict=True)),
         "peak_bytes": max(peaks),
@@ -233,6 +246,11 @@ def show(dataset: str, found: dict[str, Any]) -> None:
             f"{way}: {facts['start_seconds']:.1f} s until all workers run, {facts['load_seconds']:.1f} s to "
             f"read, at most {facts['peak_bytes'] / 1e6:.0f} MB and {facts['pairs']:,.0f} pairs in a worker"
         )
+    two = found["two workers"]
+    print(
+        f"adding up across two workers: {1e6 * two['latency_seconds']:.0f} µs for one number, "
+        f"{1e-9 / two['seconds_a_byte']:.2f} GB/s of 16 MB"
+    )
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@ import io
 import json
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from graphs import random_interactions, small_split
@@ -21,6 +24,7 @@ from hdccf.data.prepare import leave_one_out
 from hdccf.data.sampling import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
 from hdccf.distributed import driver
 from hdccf.distributed.checkpoints import newest, seal
+from hdccf.distributed.gradients import share_gradients
 from hdccf.distributed.reporting import Voices, describe
 from hdccf.distributed.store import Store, Stretch, write_store
 from hdccf.errors import ConfigError, RunError
@@ -141,6 +145,62 @@ def test_parts_of_a_batch_have_all_of_it_once(kind: str) -> None:
         whole = batch.against_items if kind == "in-batch" else batch
         expected = zip(whole.observed_rows.tolist(), whole.observed_columns.tolist(), strict=True)
         assert sorted(pairs) == sorted(expected)
+
+
+# -- gradients -----------------------------------------------------------------------------------------------
+
+
+class _Threads:
+    """A group whose members are threads: what each gives lies on a table that all look at."""
+
+    def __init__(self, rank: int, size: int, barrier: Barrier, table: list[Any]) -> None:
+        self.rank, self.size, self._barrier, self._table = rank, size, barrier, table
+
+    def lists(self, own: Tensor, purpose: str, lengths: list[int] | None = None) -> list[Tensor]:
+        self._table[self.rank] = own.clone()
+        self._barrier.wait()
+        found = list(self._table)
+        self._barrier.wait()
+        return found
+
+    def reduced(self, own: Tensor, purpose: str) -> Tensor:
+        return torch.stack(self.lists(own, purpose)).sum(0)
+
+    def numbers(self, own: Tensor, purpose: str) -> Tensor:
+        return torch.stack(self.lists(own, purpose))
+
+
+@pytest.mark.parametrize("touched", ["same", "apart", "all", "none"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_gradients_add_up_whichever_way_they_go(
+    touched: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a table, a vector and a number. A member without one adds nothing; where all are, they stay so."""
+    monkeypatch.setattr("hdccf.distributed.gradients._LEAST_ROWS", 2)
+    rows = {"same": [[3, 5]] * 3, "apart": [[1], [4, 6], [9]], "all": [list(range(30))] * 3, "none": [[]] * 3}
+    generator, members, gradients = torch.Generator().manual_seed(0), [], []
+    for rank in range(size):
+        table = torch.zeros(30, 4)
+        table[rows[touched][rank]] = torch.randn(len(rows[touched][rank]), 4, generator=generator)
+        given = [table, torch.randn(5, generator=generator), torch.tensor(float(rank)), None, None]
+        given[3] = torch.ones(2, 2) if rank == 1 else None
+        sizes: list[tuple[int, ...]] = [(30, 4), (5,), (), (2, 2), (7,)]
+        members.append([nn.Parameter(torch.zeros(each)) for each in sizes])
+        for parameter, gradient in zip(members[-1], given, strict=True):
+            parameter.grad = gradient
+        gradients.append(given)
+    barrier, shared = Barrier(size), [None] * size
+    with ThreadPoolExecutor(size) as pool:
+        groups: list[Any] = [_Threads(rank, size, barrier, shared) for rank in range(size)]
+        list(pool.map(share_gradients, groups, members))
+    for number in range(5):
+        present = [given[number] for given in gradients if given[number] is not None]
+        for parameters in members:
+            if present:
+                expected = torch.stack([x for x in present if x is not None]).sum(0)
+                torch.testing.assert_close(parameters[number].grad, expected)
+            else:
+                assert parameters[number].grad is None
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------

@@ -79,11 +79,15 @@ class Group:
         """The sum over the members in the place of `own`."""
         return own if self.size == 1 else self._reduced(own, dist.ReduceOp.SUM, purpose)
 
-    def lists(self, own: Tensor, purpose: str) -> list[Tensor]:
-        """Every member's tensor; they may differ in their first dimension."""
+    def lists(self, own: Tensor, purpose: str, lengths: Sequence[int] | None = None) -> list[Tensor]:
+        """Every member's tensor; they may differ in their first dimension.
+
+        Whoever knows the lengths saves asking for them: an exchange costs more than its bytes.
+        """
         if self.size == 1:
             return [own]
-        lengths = self.everyone(len(own), purpose)
+        if lengths is None:
+            lengths = self.everyone(len(own), purpose)
         padded = own.new_zeros(max(lengths), *own.shape[1:])
         padded[: len(own)] = own
         found = [torch.empty_like(padded) for _ in lengths]

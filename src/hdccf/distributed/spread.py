@@ -49,10 +49,24 @@ class SpreadNeighbours(Neighbours):
         mine = self._mine(nodes)
         rows, places, entries = self.own.within(nodes[mine] - self.first, columns)
         answer = torch.stack([mine[rows], places, entries + int(self.starts[self.first])], 1)
-        every = torch.cat(self.group.lists(answer, _PURPOSE))
+        every = torch.cat(
+            self.group.lists(answer, _PURPOSE, self._lengths(nodes) if columns is None else None)
+        )
         # As one process would list them: row by row. A row is one member's, and in order already.
         every = every[every[:, 0].argsort(stable=True)]
         return every[:, 0], every[:, 1], every[:, 2]
+
+    def _lengths(self, nodes: Int64[Tensor, " b"]) -> list[int]:
+        """How many neighbours of these nodes each member has."""
+        owners = torch.searchsorted(self._lasts, nodes, right=True)
+        sums = torch.zeros(self.group.size, dtype=torch.int64)
+        found: list[int] = sums.index_add_(0, owners, self.degrees[nodes]).tolist()
+        return found
+
+    @cached_property
+    def _lasts(self) -> Int64[Tensor, " size"]:
+        """Where each member's nodes end; asked once."""
+        return torch.tensor(self.group.everyone(self.last, _PURPOSE))
 
     @cached_property
     def own(self) -> Neighbours:
@@ -87,6 +101,19 @@ class SpreadNumbers:
 
 
 @dataclass(frozen=True)
+class Ones:
+    """A number for each pair where all are one: what everybody knows nobody has to ask."""
+
+    dtype: torch.dtype
+
+    def __getitem__(self, entries: Int64[Tensor, "*n"], /) -> Tensor:
+        return torch.ones(entries.shape, dtype=self.dtype)
+
+    def index_select(self, dim: int, index: Int64[Tensor, " n"]) -> Tensor:
+        return self[index]
+
+
+@dataclass(frozen=True)
 class SpreadGraph(Graph):
     """Both directions of the pairs that a team has together."""
 
@@ -104,6 +131,8 @@ class SpreadGraph(Graph):
         return torch.searchsorted(self.items_of.starts, entries, right=True) - 1
 
     def along(self, own: Float[Tensor, " own"]) -> Along:
+        if not any(self.group.everyone(int(bool((own != 1).any())), _PURPOSE)):
+            return Ones(own.dtype)
         return SpreadNumbers(own, int(self.items_of.starts[self.items_of.first]), self.group)
 
     def histories(
@@ -133,7 +162,7 @@ class SpreadGraph(Graph):
 
     def squares(self, weights: Along | None) -> Float64[Tensor, " users"]:
         if not isinstance(weights, SpreadNumbers):
-            return super().squares(weights)
+            return self.items_of.degrees.double()
         own = self.items_of.own
         users = torch.repeat_interleave(own.degrees) + self.items_of.first
         total = torch.zeros(self.n_users, dtype=torch.float64)
