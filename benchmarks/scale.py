@@ -176,7 +176,7 @@ def check() -> None:
 
 
 BLOCKS = ((512, 16384), (2048, 65536), (8192, 262144), (8192, 1_000_000))
-GFLOPS, LATENCY, PAIR, ROWS = 30.0, 300e-6, 50.0, 2e6
+GFLOPS, LATENCY, PAIR, ROWS = 28.0, 370e-6, 32.0, 13e6
 
 
 if __name__ == "__main__":

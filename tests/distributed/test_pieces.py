@@ -177,7 +177,12 @@ def test_gradients_add_up_whichever_way_they_go(
 ) -> None:
     """Of a table, a vector and a number. A member without one adds nothing; where all are, they stay so."""
     monkeypatch.setattr("hdccf.distributed.gradients._LEAST_ROWS", 2)
-    rows = {"same": [[3, 5]] * 3, "apart": [[1], [4, 6], [9]], "all": [list(range(30))] * 3, "none": [[]] * 3}
+    rows: dict[str, list[list[int]]] = {
+        "same": [[3, 5]] * 3,
+        "apart": [[1], [4, 6], [9]],
+        "all": [list(range(30))] * 3,
+        "none": [[]] * 3,
+    }
     generator, members, gradients = torch.Generator().manual_seed(0), [], []
     for rank in range(size):
         table = torch.zeros(30, 4)

@@ -1,6 +1,7 @@
 """Two real workers on two Ray nodes: the same steps, the same trainings, and what becomes of faults."""
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+import torch.distributed as dist
 from probing import CASES, DTYPES, TRAININGS, every_step, trained
 from scenario import PARTS, SETTINGS, world
 from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.distributed.checkpoints import newest
+from hdccf.distributed.group import Group
+from hdccf.distributed.members import Member
+from hdccf.distributed.store import Store, write_store
 from hdccf.evaluation.evaluating import evaluate
 from hdccf.evaluation.report import Evaluation
 from hdccf.recommend import load_run
@@ -47,6 +52,25 @@ def test_a_step_is_the_same_on_two_workers(played: Path, case: str, kind: str) -
             scale = max(largest, 1.0) if kind == "float64" else largest
             difference = float((found[part].double() - value.double()).abs().max())
             assert difference <= tolerance * scale, (name, part)
+
+
+@pytest.fixture
+def group_of_one() -> Iterator[Group]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield Group()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_one_worker_takes_the_steps_of_one_process(group_of_one: Group, tmp_path: Path) -> None:
+    """Bit for bit, over a store of which it has everything."""
+    write_store(world(), str(tmp_path))
+    train = Member(Store(str(tmp_path)), group_of_one).pairs()
+    for name, found in every_step(train, group_of_one):
+        expected = alone()[name]
+        assert found.keys() == expected.keys()
+        assert [part for part in found if not found[part].equal(expected[part])] == [], name
 
 
 @pytest.mark.parametrize("name", sorted(TRAININGS))

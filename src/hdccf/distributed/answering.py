@@ -4,6 +4,7 @@ A worker reads these users' pairs from the store and all vectors from Ray's obje
 recommender of nobody else would: so the answers are those of one process, and no worker holds all pairs.
 """
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,6 +119,7 @@ def mapped(
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     about = {"model": run.model, "settings": settings_for_some(run), "seed": run.seed}
     tensors, _ = checkpoint.load(run.best)
     weights = ray.put({name: tensor.numpy() for name, tensor in tensors.items()})
