@@ -57,8 +57,9 @@ def assert_same_step(name: str, found: dict[str, Tensor]) -> None:
 
 
 @pytest.fixture
-def group_of_one() -> Iterator[Group]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def group_of_one(tmp_path: Path) -> Iterator[Group]:
+    place = tmp_path / "rendezvous"
+    dist.init_process_group("gloo", init_method=f"file://{place}", rank=0, world_size=1)
     try:
         yield Group()
     finally:
@@ -67,8 +68,8 @@ def group_of_one() -> Iterator[Group]:
 
 def test_one_worker_takes_the_steps_of_one_process(group_of_one: Group, tmp_path: Path) -> None:
     """Over a store of which it has everything."""
-    write_store(world(), str(tmp_path))
-    train = Member(Store(str(tmp_path)), group_of_one).pairs()
+    write_store(world(), str(tmp_path / "store"))
+    train = Member(Store(str(tmp_path / "store")), group_of_one).pairs()
     for name, found in every_step(train, group_of_one):
         assert_same_step(name, found)
 
