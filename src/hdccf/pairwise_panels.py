@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 LEAST_NUMBERS = 1 << 20
-"""d·M·N from which loading the compiled kernels pays: half a second, and some more when first compiled."""
+"""d·M·N from which loading the compiled kernels pays: a second or two, and twelve when first compiled."""
 
 BLOCK_ROWS = 64
 """Rows that a core takes at once: 2 % of the time is in taking them, and there are enough to share."""
