@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hdccf import losses
 from hdccf.contrast import Against
@@ -184,15 +185,16 @@ def softmax_loss(temperature: float) -> PairLoss:
 def cross_entropy_loss(
     positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
 ) -> Float[Tensor, " b"]:
-    """Point-wise: the positive is a one, each negative a zero."""
-    return _pointwise(losses.binary_cross_entropy, positive, negative, log_weights)
+    """Point-wise: the positive is a one, each negative a zero: −log σ(s⁺) − Σ log σ(−s⁻)."""
+    return functional.softplus(-positive) + _sum_of(functional.softplus(negative), log_weights)
 
 
 def squared_loss(
     positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
 ) -> Float[Tensor, " b"]:
     """Point-wise: squared distance of the positive from one, and of each negative from zero."""
-    return _pointwise(losses.squared_error, positive, negative, log_weights)
+    ones = losses.squared_error(positive, torch.ones_like(positive))
+    return ones + _sum_of(losses.squared_error(negative, torch.zeros_like(negative)), log_weights)
 
 
 def sigmoid_of(loss: PairLoss) -> PairLoss:
@@ -206,10 +208,5 @@ def sigmoid_of(loss: PairLoss) -> PairLoss:
     return of_sigmoid
 
 
-def _pointwise(
-    of: Callable[[Tensor, Tensor], Tensor], positive: Tensor, negative: Tensor, log_weights: LogWeights
-) -> Tensor:
-    zeros = of(negative, torch.zeros_like(negative))
-    if log_weights is not None:
-        zeros = zeros * log_weights.exp()
-    return of(positive, torch.ones_like(positive)) + zeros.sum(1)
+def _sum_of(each: Float[Tensor, "b s"], log_weights: LogWeights) -> Float[Tensor, " b"]:
+    return (each if log_weights is None else each * log_weights.exp()).sum(1)

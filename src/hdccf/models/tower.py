@@ -83,7 +83,10 @@ class _Tower(torch.autograd.Function):
 
         threads = len(ctx.parts)
         found = [gradients for of_thread in share(work, ctx.parts, threads) for gradients in of_thread]
-        of_layers = [torch.stack(parts).sum(0) for parts in zip(*found, strict=True)]
+        of_layers, *others = found
+        for gradients in others:
+            for total, gradient in zip(of_layers, gradients, strict=True):
+                total.add_(gradient)
         tables = [(of_p, users, of_users), (of_q, columns.flatten(), of_items)]
 
         def scatter(some: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Tensor]:
