@@ -268,8 +268,10 @@ def main() -> None:
                     seconds = seconds_to(found["curve"], level)
                     ratios[f"{label}: {system}"] = -1.0 if seconds is None else round(seconds, 3)
             elif options.again or system not in latest(dataset):
+                line = json.dumps(run(race, system))
+                # Opened only now: the file may have been replaced while the system ran, as git does.
                 with LINES.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(run(race, system)) + "\n")
+                    file.write(line + "\n")
         if not options.quick:
             ratios |= ratios_of(dataset, race.targets)
     if not (options.quick or options.targets):
