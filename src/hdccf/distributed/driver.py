@@ -212,7 +212,8 @@ def connected(cluster: Cluster, *, progress: bool) -> Iterator[None]:
             # Ray gives way to everything else on a machine; here the workers are what it was started for.
             os.environ.setdefault("RAY_worker_niceness", "0")
             # It wants more processors declared than there are workers, whatever the machine has.
-            ray.init(num_cpus=cluster.workers + 1, include_dashboard=False, **shared)
+            # And without an address it would join any cluster that runs here, with its resources.
+            ray.init(address="local", num_cpus=cluster.workers + 1, include_dashboard=False, **shared)
         else:
             ray.init(address=cluster.address, **shared)
     except (ConnectionError, ValueError) as cause:
@@ -222,11 +223,11 @@ def connected(cluster: Cluster, *, progress: bool) -> Iterator[None]:
         ) from cause
     from hdccf.distributed.reporting import Voices
 
-    try:
-        with redirect_stderr(Voices(sys.stderr)), redirect_stdout(Voices(sys.stdout)):
+    with redirect_stderr(Voices(sys.stderr)), redirect_stdout(Voices(sys.stdout)):
+        try:
             yield
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
 
 
 def _cluster_of(options: FitOptions) -> Cluster:
