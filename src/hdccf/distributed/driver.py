@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, replace
@@ -115,6 +117,7 @@ def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:
 def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
     """One call of Ray Train, from the newest checkpoint to the end."""
     from ray import train
+    from ray.exceptions import RayActorError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from hdccf.distributed.reporting import Reporter
@@ -142,15 +145,30 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
             ),
         )
         try:
-            result = trainer.fit()
-        except KeyboardInterrupt:
-            raise RunError(f"interrupted; go on with: hdccf train --resume {run.path}") from None
+            with _own_interrupts():
+                result = trainer.fit()
+        except (KeyboardInterrupt, SystemExit, RayActorError) as cause:
+            # Ray answers Ctrl-C by ending its controller, and then this process, or with that death.
+            raise RunError(f"interrupted; go on with: hdccf train --resume {run.path}") from cause
         except train.TrainingFailedError as cause:
             raise TrainingError(
                 f"the workers failed more than {cluster.retries} times, at last with {_one_line(cause)}; "
                 f"go on with: hdccf train --resume {run.path}"
             ) from cause
     return dict(result.return_value or {"error": "the workers gave nothing back; look at Ray's logs"})
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Afterwards Ctrl-C means what it meant before: Ray Train takes it for itself, and keeps it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def settings_for_some(run: RunFolder) -> dict[str, Any]:
