@@ -187,15 +187,16 @@ def _draw() -> None:
 
     figure, axes = plt.subplots(1, 2, figsize=(9, 2.6), layout="constrained")
     for axis, study in zip(axes, ("ml-100k", "ml-1m"), strict=True):
-        for place, row in enumerate(reversed(STUDIES[study])):
+        done = {line["row"] for line in _lines() if line["study"] == study}
+        rows = [row for row in reversed(STUDIES[study]) if row.name in done]
+        for place, row in enumerate(rows):
             lines = [line for line in _lines() if (line["study"], line["row"]) == (study, row.name)]
-            if lines:
-                values = [line["values"]["sampled ndcg@10"] for line in lines]
-                spread = stdev(values) if len(values) > 1 else 0.0
-                colour = "0.7" if row.model != "hdccf" else "#3b6ea8"
-                axis.barh(place, mean(values), xerr=spread, color=colour)
-                axis.text(mean(values) + spread, place, f" {mean(values):.3f}", va="center")
-        axis.set_yticks(range(len(STUDIES[study])), [row.name for row in reversed(STUDIES[study])])
+            values = [line["values"]["sampled ndcg@10"] for line in lines]
+            spread = stdev(values) if len(values) > 1 else 0.0
+            colour = "0.7" if row.model != "hdccf" else "#3b6ea8"
+            axis.barh(place, mean(values), xerr=spread, color=colour)
+            axis.text(mean(values) + spread, place, f" {mean(values):.3f}", va="center")
+        axis.set_yticks(range(len(rows)), [row.name for row in rows])
         axis.set_title(f"{study}: test NDCG@10, 99 negatives", fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
         axis.margins(x=0.15)
