@@ -21,6 +21,7 @@ from hdccf.data.adjacency import Adjacency, Collapsed, IntArray, TimeArray
 LEAST_ROWS = 1_000_000
 _MOST_ROWS = np.iinfo(np.int32).max
 _ROOM = 1 << 16
+_FEW = 22  # bits: a table of 16 MB at most, of which only the lines are touched where ids are
 _INLINE = 12  # Arrow keeps texts of up to so many bytes within the 16 of their view
 _SEEDS = (20_190, 76_543)
 _NO_TIMES = np.empty(0, np.int64)
@@ -50,49 +51,70 @@ def _kernels() -> Any:
 
 
 class Numberer:
-    """Numbers 16-byte keys in order of first appearance, block after block."""
+    """Numbers 16-byte keys in order of first appearance, block after block.
+
+    Ids such as `user_0012345` differ in few bits. While there are at most `_FEW`, those bits are a key's
+    place in a table, and nothing has to be compared; where there are more, it is a hash table.
+    """
 
     def __init__(self) -> None:
         self.kernels = _kernels()
         room = max(_ROOM, int(self.kernels.BLOCK))
-        self.table = np.zeros(2 * room, np.int32)
-        self.known = np.full((room + 1, 2), self.kernels.NOBODY, np.uint64)
+        self.table = np.zeros(1, np.int32)
+        self.known = np.empty((room + 1, 2), np.uint64)
+        self.known[0] = self.kernels.NOBODY
         self.firsts = np.empty(room, np.int64)
         self.rows = self.count = 0
+        self.differing, self.few = (0, 0), True
+        self.places = _places(self.differing)
 
     def add(self, keys: NDArray[np.uint64], codes: IntArray) -> None:
         """Fills in the codes of some more keys."""
         row, before, keys = 0, self.count, frozen(keys)
-        while True:
-            row, self.count = self.kernels.number_keys(keys, codes, row, *self.state)
-            if row == len(keys):
-                break
-            self.grow()
+        if self.few and len(keys):
+            self._tell_apart(keys)
+        while row < len(keys):
+            state = self.table, self.known, self.firsts, self.count
+            if self.few:
+                row, self.count = self.kernels.number_places(keys, codes, row, *state, *self.places)
+            else:
+                row, self.count = self.kernels.number_keys(keys, codes, row, *state)
+            if row < len(keys):
+                self._grow()
         self.firsts[before : self.count] += self.rows
         self.rows += len(keys)
-
-    @property
-    def state(self) -> tuple[IntArray, NDArray[np.uint64], NDArray[np.int64], int]:
-        """What the loops work on."""
-        return self.table, self.known, self.firsts, self.count
 
     @property
     def keys(self) -> NDArray[np.uint64]:
         """The known keys, in order of first appearance."""
         return self.known[1 : self.count + 1]
 
-    @property
-    def has_room(self) -> bool:
-        """Whether another block of keys could all be new."""
-        return self.count + int(self.kernels.BLOCK) <= len(self.firsts)
+    def _tell_apart(self, keys: NDArray[np.uint64]) -> None:
+        """Makes another table where keys differ in bits that were the same in all before."""
+        one = self.known[1] if self.count else keys[0]
+        found = self.kernels.differing(keys, *one)
+        differing = (self.differing[0] | int(found[0]), self.differing[1] | int(found[1]))
+        if differing == self.differing:
+            return
+        self.differing, bits = differing, sum(word.bit_count() for word in differing)
+        self.few = bits <= _FEW
+        if self.few:
+            self.table, self.places = np.zeros(1 << bits, np.int32), _places(differing)
+            self.kernels.fill_places(self.table, self.known, self.count, *self.places)
+        else:
+            self._hash()
 
-    def grow(self) -> None:
+    def _hash(self) -> None:
+        self.table = np.zeros(2 * len(self.firsts), np.int32)
+        self.kernels.fill_table(self.table, self.known, self.count)
+
+    def _grow(self) -> None:
         """Doubles the room."""
         room = 2 * len(self.firsts)
         self.known = np.resize(self.known, (room + 1, 2))
         self.firsts = np.resize(self.firsts, room)
-        self.table = np.zeros(2 * room, np.int32)
-        self.kernels.fill_table(self.table, self.known, self.count)
+        if not self.few:
+            self._hash()
 
     def take(self, other: "Numberer") -> IntArray:
         """Numbers what another has seen after all this one has; the number here of each of its codes."""
@@ -103,6 +125,12 @@ class Numberer:
         self.firsts[before : self.count] = other.firsts[self.firsts[before : self.count]] + rows
         self.rows = rows + other.rows
         return numbers
+
+
+def _places(differing: tuple[int, int]) -> tuple[Any, Any, np.uint64]:
+    """What the loops need to make a place of the bits in which keys differ."""
+    wanted = import_module("hdccf.data.bits").wanted
+    return wanted(differing[0]), wanted(differing[1]), np.uint64(differing[0].bit_count())
 
 
 def number_texts(columns: Sequence[pl.Series]) -> list[tuple[IntArray, NDArray[np.int64]]]:

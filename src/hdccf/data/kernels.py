@@ -11,6 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from hdccf.data.bits import Wanted, gathered
+
 _Ints = NDArray[np.int32]
 _Longs = NDArray[np.int64]
 _Keys = NDArray[np.uint64]
@@ -92,6 +94,60 @@ def number_keys(
         block = keys[row : row + BLOCK]
         count = number_block(block, codes, row, table, known, firsts, count, found)
         row += len(block)
+    return row, count
+
+
+@njit(cache=True, nogil=True)
+def differing(keys: _Keys, low: np.uint64, high: np.uint64) -> Any:
+    """The bits in which any of the keys differs from one, of both its halves."""
+    lows, highs = np.uint64(0), np.uint64(0)
+    for row in range(len(keys)):
+        lows |= keys[row, 0] ^ low
+        highs |= keys[row, 1] ^ high
+    return lows, highs
+
+
+@njit(cache=True, nogil=True)
+def _place(low: np.uint64, high: np.uint64, lows: Wanted, highs: Wanted, up: np.uint64) -> Any:
+    return np.int64(gathered(low, lows) | (gathered(high, highs) << up))
+
+
+@njit(cache=True, nogil=True)
+def fill_places(table: _Ints, known: _Keys, count: int, lows: Wanted, highs: Wanted, up: np.uint64) -> None:
+    """The number of each known key, from 1, at the place that its differing bits say."""
+    for number in range(1, count + 1):
+        table[_place(known[number, 0], known[number, 1], lows, highs, up)] = number
+
+
+@njit(cache=True, nogil=True)
+def number_places(
+    keys: _Keys,
+    codes: _Ints,
+    row: int,
+    table: _Ints,
+    known: _Keys,
+    firsts: _Longs,
+    count: int,
+    lows: Wanted,
+    highs: Wanted,
+    up: np.uint64,
+) -> Any:
+    """`number_keys` for keys that differ in few bits: these alone are a key's place in the table.
+
+    `lows` and `highs` are those bits of both halves, the second half's go `up` by as many as the first has.
+    """
+    while row < len(keys) and count < len(firsts):
+        low, high = keys[row, 0], keys[row, 1]
+        place = _place(low, high, lows, highs, up)
+        number = table[place]
+        if not number:
+            firsts[count] = row
+            count += 1
+            known[count, 0] = low
+            known[count, 1] = high
+            number = table[place] = count
+        codes[row] = number - 1
+        row += 1
     return row, count
 
 
