@@ -20,6 +20,7 @@ from hdccf.data.adjacency import Adjacency, Collapsed, IntArray, TimeArray
 
 _BITS = 63  # of a record; the sign stays out of it
 _IN_A_BUCKET = 1 << 15  # records, so that a bucket and its copy in order fit into a second-level cache
+_FEWEST_BUCKETS = 1 << 8  # or too many rows in a row go to the same one, and each waits for the one before
 _MOST_BUCKETS = 1 << 11  # so that their ends fit into a first-level cache
 _UNITS = (1, 1_000, 1_000_000)
 _NO_TIMES = np.empty(0, np.int64)
@@ -276,6 +277,7 @@ def _directly(halves: Halves, n_users: int, n_items: int, factor: int) -> Collap
 
 def _shift(codes: int, rows: int) -> int:
     """How many of a code's last bits to leave out, so that buckets have the right size, or their number."""
-    for_size = (codes * _IN_A_BUCKET // max(rows, 1)).bit_length() - 1
+    in_a_bucket = min(_IN_A_BUCKET, rows // _FEWEST_BUCKETS + 1)
+    for_size = (codes * in_a_bucket // max(rows, 1)).bit_length() - 1
     for_number = ((codes - 1) // _MOST_BUCKETS).bit_length()
     return max(0, for_size, for_number)

@@ -110,9 +110,9 @@ class Numberer:
 
     def _grow(self) -> None:
         """Doubles the room."""
-        room = 2 * len(self.firsts)
-        self.known = np.resize(self.known, (room + 1, 2))
-        self.firsts = np.resize(self.firsts, room)
+        known, firsts, room = self.known, self.firsts, 2 * len(self.firsts)
+        self.known, self.firsts = np.empty((room + 1, 2), np.uint64), np.empty(room, np.int64)
+        self.known[: len(known)], self.firsts[: len(firsts)] = known, firsts
         if not self.few:
             self._hash()
 
@@ -307,5 +307,6 @@ def cut(starts: NDArray[np.int64]) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def both(work: Callable[[int], Any]) -> list[Any]:
     """The work on halves 0 and 1, each on a processor of its own."""
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(work, (0, 1)))
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(work, 1)
+        return [work(0), second.result()]
