@@ -54,6 +54,7 @@ def test_as_numpy_does(
     chunks = None if times is None else np.split(times, sorted(min(cut, len(table)) for cut in cuts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "_IN_A_BUCKET", in_a_bucket)
+        patch.setattr(room, "_FEWEST_BUCKETS", 1)
         patch.setattr(room, "_BITS", 63 if scale != 1_000 else 18)
         assert_same(quickly(in_halves(users, items, chunks)), slowly(users, items, times))
 

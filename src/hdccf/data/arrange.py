@@ -137,6 +137,7 @@ def arrange(halves: Halves, n_users: int, n_items: int, factor: int = 1) -> Coll
             records,
             starts,
             *cuts[half],
+            half == 0,
             shift,
             times.bits,
             item_bits,
@@ -151,13 +152,13 @@ def arrange(halves: Halves, n_users: int, n_items: int, factor: int = 1) -> Coll
             of_item[half],
         )
     )
-    compiled.close_gap((kept_times, kept_users, kept_items, kept_counts), kept, int(starts[cuts[1][0]]))
-    total = sum(kept)
-    kept_users, kept_items, kept_counts = kept_users[:total], kept_items[:total], kept_counts[:total]
+    begin = int(starts[cuts[1][0]]) - kept[0]
+    those = slice(begin, begin + sum(kept))
+    kept_users, kept_items, kept_counts = kept_users[those], kept_items[those], kept_counts[those]
     return Collapsed(
         kept_users,
         kept_items,
-        kept_times[:total] if timed else None,
+        kept_times[those] if timed else None,
         kept_counts,
         Adjacency(compiled.starts_of(degrees), kept_items, slice(None)),
         turn(kept_users, kept_items, kept[0], of_item, n_users, records),

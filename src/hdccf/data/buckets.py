@@ -86,11 +86,26 @@ def _sort_by_time(records: _Longs, item_bits: int) -> None:
 
 
 @njit(cache=True, nogil=True)
+def _move_up(
+    first: Any, last: Any, by: Any, users: _Ints, items: _Ints, times: _Longs, counts: _Ints
+) -> None:
+    """Rows `first` to `last` to places that may overlap with their own."""
+    for row in range(last - 1, first - 1, -1):
+        users[row + by] = users[row]
+        items[row + by] = items[row]
+        counts[row + by] = counts[row]
+    if len(times):
+        for row in range(last - 1, first - 1, -1):
+            times[row + by] = times[row]
+
+
+@njit(cache=True, nogil=True)
 def keep_firsts(
     records: _Longs,
     starts: _Longs,
     first: int,
     last: int,
+    down: bool,
     shift: int,
     time_bits: int,
     item_bits: int,
@@ -106,7 +121,8 @@ def keep_firsts(
 ) -> Any:
     """Buckets `first` to `last` in order of user and time without repeated pairs; how many pairs remain.
 
-    A record's time counts ticks since `earliest`. The pairs stand together from `starts[first]` on.
+    A record's time counts ticks since `earliest`. The pairs stand together, from `starts[first]` on; with
+    `down` the last bucket is taken first and they end at `starts[last]`: so two threads leave no gap.
     """
     at = np.full(len(of_item), -1, np.int32)
     low, item_low, time_low = (1 << shift) - 1, (1 << item_bits) - 1, (1 << time_bits) - 1
@@ -115,31 +131,40 @@ def keep_firsts(
     for bucket in range(first, last):
         largest = max(largest, starts[bucket + 1] - starts[bucket])
     own_rows, cursor = np.empty(largest, np.int64), np.empty((1 << shift) + 1, np.int64)
-    place = starts[first]
-    for bucket in range(first, last):
+    kept: Any = 0
+    edge = starts[last] if down else starts[first]
+    for step in range(last - first):
+        bucket = last - 1 - step if down else first + step
         _by_user(records, starts[bucket], starts[bucket + 1], time_bits + item_bits, low, cursor, own_rows)
+        begin = edge - (starts[bucket + 1] - starts[bucket]) if down else edge
+        ahead = begin - kept
         row = 0
         for user in range(bucket << shift, min((bucket + 1) << shift, len(degrees))):
-            own, end = place, cursor[user & low]
+            own, end = kept, cursor[user & low]
             if not ordered:
                 _sort_by_time(own_rows[row:end], item_bits)
             for record in own_rows[row:end]:
                 item = record & item_low
-                # Where the item stood last: within this user's kept rows it is a repeat.
+                # Which pair the item was in last: among this user's it is a repeat.
                 if at[item] >= own:
-                    kept_counts[at[item]] += 1
+                    kept_counts[at[item] + ahead] += 1
                     continue
-                at[item] = place
+                at[item] = kept
+                place = kept + ahead
                 kept_users[place] = user
                 kept_items[place] = item
                 if timed:
                     kept_times[place] = ((record >> item_bits) & time_low) * tick + earliest
                 kept_counts[place] = 1
                 of_item[item] += 1
-                place += 1
+                kept += 1
             row = end
-            degrees[user] = place - own
-    return place - starts[first]
+            degrees[user] = kept - own
+        after = kept + ahead
+        if down and after < edge:
+            _move_up(begin, after, edge - after, kept_users, kept_items, kept_times, kept_counts)
+        edge = edge - (after - begin) if down else after
+    return kept
 
 
 @njit(cache=True, nogil=True)
