@@ -70,19 +70,22 @@ class Numberer:
 
     def add(self, keys: NDArray[np.uint64], codes: IntArray) -> None:
         """Fills in the codes of some more keys."""
-        row, before, keys = 0, self.count, frozen(keys)
+        row, keys = 0, frozen(keys)
         if self.few and len(keys):
             self._tell_apart(keys)
         while row < len(keys):
-            state = self.table, self.known, self.firsts, self.count
             if self.few:
-                row, self.count = self.kernels.number_places(keys, codes, row, *state, *self.places)
+                row, self.count = self.kernels.number_places(keys, codes, row, *self.state, *self.places)
             else:
-                row, self.count = self.kernels.number_keys(keys, codes, row, *state)
+                row, self.count = self.kernels.number_keys(keys, codes, row, *self.state)
             if row < len(keys):
                 self._grow()
-        self.firsts[before : self.count] += self.rows
         self.rows += len(keys)
+
+    @property
+    def state(self) -> tuple[int, IntArray, NDArray[np.uint64], NDArray[np.int64], int]:
+        """What the loops work on."""
+        return self.rows, self.table, self.known, self.firsts, self.count
 
     @property
     def keys(self) -> NDArray[np.uint64]:

@@ -15,8 +15,12 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hdccf.data.bits import Wanted
+from hdccf.data.kernels import differing, number_places
+
 LONGEST_ID = 15  # the sixteenth byte of a key has the length
 LONGEST_NUMBER = 16
+TURN = 512  # rows whose keys are read and numbered before the next: they stay in the nearest cache
 BEYOND = 64  # so many bytes after the end are looked at, whatever they are
 _WIDE = ir.VectorType(ir.IntType(8), BEYOND)
 _ZEROS = np.uint64(0x3030303030303030)
@@ -168,21 +172,22 @@ def read_rows(
     data: _Bytes,
     begin: int,
     ends: _Ints,
-    rows: int,
+    first: int,
+    last: int,
     columns: Any,
     user_keys: _Keys,
     item_keys: _Keys,
     times: _Longs,
 ) -> bool:
-    """Keys and times of the lines that start at `begin` and whose fields end at `ends`; whether all is plain.
+    """Keys and times of lines `first` to `last` of those that start at `begin`; whether all is plain.
 
-    `columns` are their number and the places of user, item and time, -1 for none. Not plain is another number
-    of fields, an empty or a long id, a time that is not all digits.
+    Their fields end at `ends`. `columns` are their number and the places of user, item and time, -1 for none.
+    Not plain is another number of fields, an empty or a long id, a time that is not all digits.
     """
     width, user, item, time = columns
     strange = np.uint64(0)
-    for row in range(rows):
-        field = row * width
+    for row in range(last - first):
+        field = (first + row) * width
         before = ends[field - 1] if field else begin - 1
         user_start = (ends[field + user - 1] if user else before) + 1
         item_start = (ends[field + item - 1] if item else before) + 1
@@ -199,6 +204,77 @@ def read_rows(
             time_size = ends[field + time] - time_start
             if not 1 <= time_size <= LONGEST_NUMBER:
                 return False
-            times[row], other = _whole_number(data, time_start, time_size)
+            times[first + row], other = _whole_number(data, time_start, time_size)
             strange |= other
     return bool(strange == 0)
+
+
+@njit(cache=True, nogil=True)
+def _fit(keys: _Keys, count: int, known: _Keys, firsts: _Longs, lows: Wanted, highs: Wanted) -> bool:
+    """Whether keys differ from a known one only in the bits that places are made of, and all have room."""
+    if count == 0 or count + len(keys) > len(firsts):
+        return False
+    low, high = differing(keys, known[1, 0], known[1, 1])
+    return bool((low & ~lows[0]) | (high & ~highs[0]) == 0)
+
+
+@njit(cache=True, nogil=True)
+def number_rows(
+    data: _Bytes,
+    begin: int,
+    ends: _Ints,
+    row: int,
+    rows: int,
+    columns: Any,
+    keys: Any,
+    users: _Ints,
+    items: _Ints,
+    times: _Longs,
+    of_users: Any,
+    of_items: Any,
+) -> Any:
+    """`read_rows` from `row` on and `number_places`, by turns. Returns the row it came to, and both counts.
+
+    `of_users` and `of_items` are a numberer's state and its places. It stops where these do not do for the
+    next `TURN` rows, with their keys in `keys`; where something is not plain, the row is -1.
+    """
+    before, user_table, user_known, user_firsts, user_count, user_lows, user_highs, user_up = of_users
+    _, item_table, item_known, item_firsts, item_count, item_lows, item_highs, item_up = of_items
+    before -= row
+    while row < rows:
+        last = min(row + TURN, rows)
+        own, other = keys[0, : last - row], keys[1, : last - row]
+        if not read_rows(data, begin, ends, row, last, columns, own, other, times):
+            return -1, user_count, item_count
+        if not _fit(own, user_count, user_known, user_firsts, user_lows, user_highs):
+            break
+        if not _fit(other, item_count, item_known, item_firsts, item_lows, item_highs):
+            break
+        _, user_count = number_places(
+            own,
+            users[row:last],
+            0,
+            before + row,
+            user_table,
+            user_known,
+            user_firsts,
+            user_count,
+            user_lows,
+            user_highs,
+            user_up,
+        )
+        _, item_count = number_places(
+            other,
+            items[row:last],
+            0,
+            before + row,
+            item_table,
+            item_known,
+            item_firsts,
+            item_count,
+            item_lows,
+            item_highs,
+            item_up,
+        )
+        row = last
+    return row, user_count, item_count

@@ -55,8 +55,16 @@ def _find(low: np.uint64, high: np.uint64, table: _Ints, known: _Keys, count: in
 
 
 @njit(cache=True, nogil=True)
-def number_block(
-    keys: _Keys, codes: _Ints, row: int, table: _Ints, known: _Keys, firsts: _Longs, count: int, found: _Ints
+def _number_block(
+    keys: _Keys,
+    codes: _Ints,
+    row: int,
+    before: int,
+    table: _Ints,
+    known: _Keys,
+    firsts: _Longs,
+    count: int,
+    found: _Ints,
 ) -> Any:
     """Numbers up to `BLOCK` keys, whose codes stand from `row` on, and gives the new count; all have room.
 
@@ -75,24 +83,24 @@ def number_block(
         number = _find(keys[at, 0], keys[at, 1], table, known, count)
         codes[row + at] = number - 1
         if number > count:
-            firsts[count] = row + at
+            firsts[count] = before + row + at
             count = number
     return count
 
 
 @njit(cache=True, nogil=True)
 def number_keys(
-    keys: _Keys, codes: _Ints, row: int, table: _Ints, known: _Keys, firsts: _Longs, count: int
+    keys: _Keys, codes: _Ints, row: int, before: int, table: _Ints, known: _Keys, firsts: _Longs, count: int
 ) -> Any:
     """Numbers 16-byte keys from `row` on in order of first appearance, after `count` that are known.
 
-    `firsts` gets the row where each was new. Returns the row it came to, which is not the end where there is
-    no room for another block, and the new count.
+    `firsts` gets the row where each was new, counted with the `before` that came before. Returns the row it
+    came to, which is not the end where there is no room for another block, and the new count.
     """
     found = np.empty(BLOCK, np.int32)
     while row < len(keys) and count + BLOCK <= len(firsts):
         block = keys[row : row + BLOCK]
-        count = number_block(block, codes, row, table, known, firsts, count, found)
+        count = _number_block(block, codes, row, before, table, known, firsts, count, found)
         row += len(block)
     return row, count
 
@@ -124,6 +132,7 @@ def number_places(
     keys: _Keys,
     codes: _Ints,
     row: int,
+    before: int,
     table: _Ints,
     known: _Keys,
     firsts: _Longs,
@@ -141,7 +150,7 @@ def number_places(
         place = _place(low, high, lows, highs, up)
         number = table[place]
         if not number:
-            firsts[count] = row
+            firsts[count] = before + row
             count += 1
             known[count, 0] = low
             known[count, 1] = high

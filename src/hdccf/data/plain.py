@@ -111,25 +111,48 @@ class _Half:
     def _window(self, begin: int, end: int) -> tuple[NDArray[np.uint8], int, int, int]:
         """Some whole lines: the bytes, from where to where in them, and where the next ones start."""
         after = end
-        if end - begin > self.window:
-            after = self.mapping.rfind(b"\n", begin, begin + self.window) + 1
+        size = min(self.window, _SMALLER) if self.users.few and self.items.few else self.window
+        if end - begin > size:
+            after = self.mapping.rfind(b"\n", begin, begin + size) + 1
             if not after:
                 raise _NotPlainError
         if after + self.kernels.BEYOND <= len(self.mapping):
-            return np.frombuffer(self.mapping, np.uint8), begin, after, after
+            # Counted from here, places within any file fit into 32 bits.
+            return np.frombuffer(self.mapping, np.uint8, offset=begin), 0, after - begin, after
         # The loops look beyond the end, so the file's last lines are copied to where that is allowed.
         lines = self.mapping[begin:after]
         lines += b"" if lines.endswith(b"\n") else b"\n"
         return np.frombuffer(lines + bytes(self.kernels.BEYOND), np.uint8), 0, len(lines), after
 
     def _read_rows(self, data: NDArray[np.uint8], begin: int, lines: int, part: Part) -> None:
-        users, items = self.keys[:, :lines]
-        if len(users) < lines or not self.kernels.read_rows(
-            data, begin, self.ends, lines, self.places, users, items, part.times
-        ):
+        if self.keys.shape[1] < lines:
             raise _NotPlainError
-        self.users.add(users, part.users)
-        self.items.add(items, part.items)
+        row = 0
+        while row < lines and self.users.few and self.items.few:
+            states = [(*ids.state, *ids.places) for ids in (self.users, self.items)]
+            reached, self.users.count, self.items.count = self.kernels.number_rows(
+                data, begin, self.ends, row, lines, self.places, self.keys, *part, *states
+            )
+            if reached < 0:
+                raise _NotPlainError
+            stop = min(reached + int(self.kernels.TURN), lines)
+            # What the tables are not made for yet goes the longer way, which makes others.
+            self.users.rows += reached - row
+            self.items.rows += reached - row
+            self._number(part, reached, stop)
+            row = stop
+        if row < lines:
+            users, items = self.keys
+            if not self.kernels.read_rows(
+                data, begin, self.ends, row, lines, self.places, users, items, part.times
+            ):
+                raise _NotPlainError
+            self._number(part, row, lines)
+
+    def _number(self, part: Part, first: int, last: int) -> None:
+        users, items = self.keys[:, : last - first]
+        self.users.add(users, part.users[first:last])
+        self.items.add(items, part.items[first:last])
 
     def _keep(self, part: Part, rows: int) -> None:
         if rows:
