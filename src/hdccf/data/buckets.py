@@ -3,8 +3,9 @@
 Sending each row straight to its user's next place touches another cache line for nearly every row. Here rows
 go first to one of a few hundred buckets, each with the rows of some neighbouring users, whose ends all stay
 in the nearest cache; then every bucket is put in order while it is in the second. A row is one 64-bit record:
-user, time and item, without the bits that its bucket tells. `hdccf.data.arrange` chooses the widths. Loaded
-only where numba is.
+user, time and item, without the bits that its bucket tells. `hdccf.data.arrange` chooses the widths. Places
+are numbers without a sign, so that Numba need not ask whether they count from the end. Loaded only where it
+is.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ _Longs = NDArray[np.int64]
 def count_buckets(codes: _Ints, shift: int, counts: _Longs) -> None:
     """Adds up how many codes fall into each bucket."""
     for code in codes:
-        counts[code >> shift] += 1
+        counts[np.uint64(code >> shift)] += 1
 
 
 @njit(cache=True, nogil=True)
@@ -53,9 +54,10 @@ def send_to_users(
             if unit > 1:
                 passed //= unit
             record = (record << time_bits) | passed
-        place = cursor[user >> shift]
-        cursor[user >> shift] = place + 1
-        records[place] = (record << item_bits) | items[row]
+        bucket = np.uint64(user >> shift)
+        place = cursor[bucket]
+        cursor[bucket] = place + 1
+        records[np.uint64(place)] = (record << item_bits) | items[row]
     return not back
 
 
@@ -65,15 +67,15 @@ def _by_user(
 ) -> None:
     """A bucket's records by user, in order of arrival; afterwards `cursor` has where each user's end."""
     cursor[:] = 0
-    for row in range(begin, end):
-        cursor[((records[row] >> user_shift) & low) + 1] += 1
+    for row in range(np.uint64(begin), np.uint64(end)):
+        cursor[np.uint64(((records[row] >> user_shift) & low) + 1)] += 1
     for user in range(1, len(cursor)):
         cursor[user] += cursor[user - 1]
-    for row in range(begin, end):
-        user = (records[row] >> user_shift) & low
-        place = cursor[user]
-        cursor[user] = place + 1
-        sorted_[place] = records[row]
+    for row in range(np.uint64(begin), np.uint64(end)):
+        own = np.uint64((records[row] >> user_shift) & low)
+        place = cursor[own]
+        cursor[own] = place + 1
+        sorted_[np.uint64(place)] = records[row]
 
 
 @njit(cache=True, nogil=True)
@@ -144,13 +146,13 @@ def keep_firsts(
             if not ordered:
                 _sort_by_time(own_rows[row:end], item_bits)
             for record in own_rows[row:end]:
-                item = record & item_low
+                item = np.uint64(record & item_low)
                 # Which pair the item was in last: among this user's it is a repeat.
                 if at[item] >= own:
                     kept_counts[at[item] + ahead] += 1
                     continue
                 at[item] = kept
-                place = kept + ahead
+                place = np.uint64(kept + ahead)
                 kept_users[place] = user
                 kept_items[place] = item
                 if timed:
@@ -183,9 +185,10 @@ def send_to_items(
     low = (1 << shift) - 1
     for row in range(first, last):
         item = np.int64(items[row])
-        place = cursor[item >> shift]
-        cursor[item >> shift] = place + 1
-        records[place] = ((((item & low) << user_bits) | users[row]) << row_bits) | row
+        bucket = np.uint64(item >> shift)
+        place = cursor[bucket]
+        cursor[bucket] = place + 1
+        records[np.uint64(place)] = ((((item & low) << user_bits) | users[row]) << row_bits) | row
 
 
 @njit(cache=True, nogil=True)
@@ -206,8 +209,8 @@ def place_by_item(
     for bucket in range(first, last):
         base = bucket << shift
         for record in records[starts[bucket] : starts[bucket + 1]]:
-            item = base + (record >> (user_bits + row_bits))
-            place = cursor[item]
-            cursor[item] = place + 1
+            item = np.uint64(base + (record >> (user_bits + row_bits)))
+            place = np.uint64(cursor[item])
+            cursor[item] = place + np.uint64(1)
             neighbours[place] = (record >> row_bits) & user_low
             rows[place] = record & row_low

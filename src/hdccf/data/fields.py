@@ -131,9 +131,9 @@ def find_ends(data: _Bytes, begin: int, end: int, separator: int, quote: int, en
 
 
 @njit(cache=True, nogil=True)
-def _put_key(data: _Bytes, start: int, length: int, keys: _Keys, at: int) -> None:
+def _put_key(data: _Bytes, start: Any, length: np.uint64, keys: _Keys, at: Any) -> None:
     keys[at, 0] = eight(data, start) & FIRST[length]
-    keys[at, 1] = (eight(data, start + 8) & SECOND[length]) | (np.uint64(length) << np.uint64(56))
+    keys[at, 1] = (eight(data, start + 8) & SECOND[length]) | (length << np.uint64(56))
 
 
 @njit(cache=True, nogil=True)
@@ -149,15 +149,15 @@ def _eight_digits(digits: np.uint64) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _up_to_eight(data: _Bytes, start: int, length: int) -> Any:
+def _up_to_eight(data: _Bytes, start: Any, length: int) -> Any:
     """The number of the 1 to 8 digits from `start` on."""
-    missing = 8 - length
-    digits = (eight(data, start) << np.uint64(8 * missing)) | (_ZEROS & FIRST[missing])
+    missing = np.uint64(8 - length)
+    digits = (eight(data, start) << (np.uint64(8) * missing)) | (_ZEROS & FIRST[missing])
     return _eight_digits(digits)
 
 
 @njit(cache=True, nogil=True)
-def _whole_number(data: _Bytes, start: int, length: int) -> Any:
+def _whole_number(data: _Bytes, start: Any, length: Any) -> Any:
     """A whole number of 1 to 16 digits, and something other than 0 where one of them is no digit."""
     if length <= 8:
         value, strange = _up_to_eight(data, start, length)
@@ -184,27 +184,29 @@ def read_rows(
     Their fields end at `ends`. `columns` are their number and the places of user, item and time, -1 for none.
     Not plain is another number of fields, an empty or a long id, a time that is not all digits.
     """
-    width, user, item, time = columns
+    # Without a sign: Numba need not ask of each place whether it is counted from the end.
+    one, width, user, item = np.uint64(1), np.uint64(columns[0]), np.uint64(columns[1]), np.uint64(columns[2])
+    timed, time = columns[3] >= 0, np.uint64(max(columns[3], 0))
     strange = np.uint64(0)
-    for row in range(last - first):
-        field = (first + row) * width
-        before = ends[field - 1] if field else begin - 1
-        user_start = (ends[field + user - 1] if user else before) + 1
-        item_start = (ends[field + item - 1] if item else before) + 1
+    for row in range(np.uint64(last - first)):
+        field = (np.uint64(first) + row) * width
+        before = np.int64(ends[field - one] if field else begin - 1)
+        user_start = (np.int64(ends[field + user - one]) if user else before) + 1
+        item_start = (np.int64(ends[field + item - one]) if item else before) + 1
         user_size, item_size = ends[field + user] - user_start, ends[field + item] - item_start
         if (
             not (1 <= user_size <= LONGEST_ID and 1 <= item_size <= LONGEST_ID)
-            or data[ends[field + width - 1]] != 10
+            or data[np.uint64(ends[field + width - one])] != 10
         ):
             return False
-        _put_key(data, user_start, user_size, user_keys, row)
-        _put_key(data, item_start, item_size, item_keys, row)
-        if time >= 0:
-            time_start = (ends[field + time - 1] if time else before) + 1
+        _put_key(data, user_start, np.uint64(user_size), user_keys, row)
+        _put_key(data, item_start, np.uint64(item_size), item_keys, row)
+        if timed:
+            time_start = (np.int64(ends[field + time - one]) if time else before) + 1
             time_size = ends[field + time] - time_start
             if not 1 <= time_size <= LONGEST_NUMBER:
                 return False
-            times[first + row], other = _whole_number(data, time_start, time_size)
+            times[np.uint64(first) + row], other = _whole_number(data, time_start, time_size)
             strange |= other
     return bool(strange == 0)
 

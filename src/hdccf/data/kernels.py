@@ -117,7 +117,7 @@ def differing(keys: _Keys, low: np.uint64, high: np.uint64) -> Any:
 
 @njit(cache=True, nogil=True)
 def _place(low: np.uint64, high: np.uint64, lows: Wanted, highs: Wanted, up: np.uint64) -> Any:
-    return np.int64(gathered(low, lows) | (gathered(high, highs) << up))
+    return gathered(low, lows) | (gathered(high, highs) << up)
 
 
 @njit(cache=True, nogil=True)
@@ -145,19 +145,21 @@ def number_places(
 
     `lows` and `highs` are those bits of both halves, the second half's go `up` by as many as the first has.
     """
-    while row < len(keys) and count < len(firsts):
-        low, high = keys[row, 0], keys[row, 1]
+    # Without a sign: Numba need not ask of each place whether it is counted from the end.
+    at, end = np.uint64(row), np.uint64(len(keys))
+    while at < end and count < len(firsts):
+        low, high = keys[at, 0], keys[at, 1]
         place = _place(low, high, lows, highs, up)
         number = table[place]
         if not number:
-            firsts[count] = before + row
+            firsts[count] = before + np.int64(at)
             count += 1
             known[count, 0] = low
             known[count, 1] = high
             number = table[place] = count
-        codes[row] = number - 1
-        row += 1
-    return row, count
+        codes[at] = number - 1
+        at += np.uint64(1)
+    return np.int64(at), count
 
 
 @njit(cache=True, nogil=True)
@@ -173,7 +175,7 @@ def longest_text(views: _Keys) -> Any:
 def renumber(codes: _Ints, numbers: _Ints) -> None:
     """Each code becomes the number that stands for it; in place."""
     for row in range(len(codes)):
-        codes[row] = numbers[codes[row]]
+        codes[row] = numbers[np.uint64(codes[row])]
 
 
 @njit(cache=True, nogil=True)
