@@ -19,6 +19,20 @@ def call(*arguments: str | Path) -> int:
     return int(ended.value.code or 0)
 
 
+def test_what_a_split_leaves_without_training_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [(user, item) for user in range(8) for item in range(20) if (user + item) % 2]
+    early = [(f"u{user}", f"i{item}", (7 * item + 11 * user) % 101) for user, item in pairs]
+    late = [(f"n{user}", "i1", 10_000 + user) for user in range(3)]
+    pl.DataFrame(early + late, schema=["user", "item", "time"], orient="row").write_csv(tmp_path / "log.csv")
+    given = ["--interactions", str(tmp_path / "log.csv"), "--split", "global-time"]
+    assert call("train", *given, "--out", tmp_path / "run", *QUICK) == 0
+    said = capsys.readouterr().err
+    assert "3 users have no training pair" in said
+    assert "3 test pairs have a user or item without training pairs" in said
+
+
 @pytest.fixture
 def grown(tmp_path: Path) -> Path:
     """A run on some events in `old`, and a file with those and what came after: a new user and a new item."""

@@ -351,7 +351,8 @@ def _say_what_was_chosen(settings: "Settings", split: "Split") -> None:
     from hdccf.models.hdccf_settings import HDCCF
     from hdccf.progress import note
 
-    note(repr(split))
+    for remark in (repr(split), *split.remarks()):
+        note(remark)
     if isinstance(settings, HDCCF):
         vector = resolve_user_vector(settings, split.train)
         because = "the data has times"
