@@ -14,6 +14,9 @@ class BlockSettings(PositiveSettings):
     """`block`: users in a block; fewer make more, noisier steps."""
     block_items: int = Field(default=8192, ge=1)
     """`block`: up to this many items all are scored, beyond it the positives and a draw of the rest."""
+    start: Literal["random", "spectral"] = "random"
+    """The first vectors: `random`, or from the spectrum of the training pairs, which takes a tenth of a
+    second and saves most epochs; with smaller steps, or a larger `init_std`, which makes them turn slower."""
     history_encoder: Literal["sum", "attention"] = "sum"
     """`history`: how a history becomes a vector: the recency-weighted `sum` of its items, or `attention` over
     the last `history_length` of them in order, which learns what to look at and costs more."""

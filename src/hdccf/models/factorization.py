@@ -20,6 +20,7 @@ from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, pairwise_loss, sigmoid_of, softmax_loss, squared_loss
 from hdccf.models.sources import over_pairs
 from hdccf.search import HISTORY, SIZES, Choice, Dimension, Real, Space, Variant, Whole, recency
+from hdccf.spectral import start_spectral
 
 _FREE = ("vectors", "free")
 _ON_BLOCKS_TOO: dict[str, Dimension] = {
@@ -149,6 +150,8 @@ def _over_pairs(
         sparse=settings.sparse_updates,
         generator=generator,
     )
+    if isinstance(settings, BlockSettings) and settings.start == "spectral":
+        start_spectral(graph, net.users, [net.items], settings.init_std, generator)
     return over_pairs(net, settings, graph, train, loss, generator, correct_chances=correct_chances)
 
 

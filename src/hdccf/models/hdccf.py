@@ -42,6 +42,7 @@ from hdccf.models.hdccf_scores import (
 from hdccf.models.hdccf_settings import HDCCF
 from hdccf.scoring import Scorer
 from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
+from hdccf.spectral import start_spectral
 from hdccf.team import ALONE, Team
 
 Batch = InBatch | Drawn | Block
@@ -80,6 +81,9 @@ class HDCCFModel(nn.Module):
         if self.uses_history and settings.history_table == "own":
             self.past = table(train.n_items)
             self.past.load_state_dict(self.items.state_dict())
+        if settings.start == "spectral":
+            tables = [self.items] if self.past is None else [self.items, self.past]
+            start_spectral(self.graph, self.users, tables, settings.init_std, generator)
         self.attention = None
         if self.uses_history and settings.history_encoder == "attention":
             self.attention = HistoryAttention(
