@@ -68,6 +68,10 @@ class Space:
     """What a time-blind study sets, over the defaults."""
     aware: Mapping[str, Any] = field(default_factory=dict)
     """What a time-aware study sets, over the defaults."""
+    blind_start: Mapping[str, Any] = field(default_factory=dict)
+    """Where the first trial of a time-blind study differs from the defaults."""
+    aware_start: Mapping[str, Any] = field(default_factory=dict)
+    """Where the first trial of a time-aware study differs from the defaults."""
 
     def __bool__(self) -> bool:
         return bool(self.dimensions)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -24,7 +24,7 @@ from hdccf.experiments.tuning import tune
 from hdccf.experiments.tuning_display import TuningDisplay
 from hdccf.experiments.tuning_figures import draw_history, draw_importance, importances
 from hdccf.models import MODELS
-from hdccf.models.hdccf_settings import HDCCF
+from hdccf.models.hdccf_settings import HDCCF, PRESETS
 from hdccf.search import Real, Space, Variant
 from training import CutOff
 
@@ -80,6 +80,16 @@ def test_the_value_is_that_of_the_best_epoch(split: Split, tmp_path: Path) -> No
     settings = HDCCF(**tomllib.loads((tmp_path / "best.toml").read_text()))
     assert settings.user_vector == "free"  # time-blind, whatever the default
     assert settings.epochs == 3
+
+
+def test_a_study_of_ours_begins_at_its_presets(split: Split, tmp_path: Path) -> None:
+    fixed = {"epochs": 1, "evaluate_every": 1, "patience": 1}
+    for part, preset in ((False, "spectral"), (True, "attention")):
+        place = str(tmp_path / f"{preset}.jsonl")
+        asked = replace(question(split, "hdccf", fixed=fixed), time_aware=part)
+        tune(split, asked, Budget(1, 5), study=place, out=tmp_path / f"{preset}.toml")
+        found = HDCCF(**tomllib.loads((tmp_path / f"{preset}.toml").read_text()))
+        assert found == HDCCF(**{**PRESETS[preset], **fixed, "weight_decay": found.weight_decay})
 
 
 def test_a_sqlite_study_is_as_good(split: Split, tmp_path: Path) -> None:

@@ -234,9 +234,10 @@ def _path_of(place: str) -> Path:
 
 
 def _defaults(question: Question) -> dict[str, Any]:
-    """The published settings as a point of the space, as far as they lie in it."""
+    """The published settings as a point of the space, as far as they lie in it, or where it says to start."""
     kind, space = question.settings, question.space
-    set_anyway = {**(space.aware if question.time_aware else space.blind)}
+    parts = (space.aware, space.aware_start) if question.time_aware else (space.blind, space.blind_start)
+    set_anyway = {**parts[0], **parts[1]}
     start: dict[str, Any] = {}
 
     def default(name: str, dimension: Dimension) -> Any:

@@ -7,14 +7,36 @@ from pydantic import Field, PositiveInt, model_validator
 from hdccf.models.block_settings import BlockSettings
 from hdccf.search import HISTORY, SIZES, Choice, Real, Space, Variant, recency
 
-# Every place of a window is a row of its own, so the next item does for a positive, and few users make a
-# large block. One vector an item does: attention tells by itself what leads to what.
+# Every place of a window is a row of its own, so the next item does for a positive, few users make a large
+# block, and an epoch is long. One vector an item does: attention tells by itself what leads to what.
 _ATTENTION: dict[str, Any] = {
     "history_encoder": "attention",
     "history_length": 50,
     "history_table": "shared",
     "ahead": 1,
+    "epochs": 60,
+    "evaluate_every": 2,
+    "patience": 5,
 }
+
+# From the spectrum vectors begin near where they end (decision 170), and should turn slowly.
+_SPECTRAL: dict[str, Any] = {"start": "spectral", "init_std": 0.25}
+_ATTENTION_START: dict[str, Any] = {
+    "embedding_dim": 64,
+    "block_users": 64,
+    "user_side": 0.0,
+    "learning_rate": 2e-3,
+    "init_std": 0.25,
+}
+
+# Without times negative users cost full ranking on ML-1M (decision 004), so they are left out.
+_TIME_BLIND: dict[str, Any] = {
+    "user_vector": "free",
+    "embedding_dim": 64,
+    "temperature": 0.12,
+    "user_side": 0.0,
+}
+_TIME_BLIND_FAST: dict[str, Any] = {**_TIME_BLIND, **_SPECTRAL, "temperature": 0.1, "evaluate_every": 2}
 
 
 class HDCCF(BlockSettings):
@@ -90,10 +112,12 @@ class HDCCF(BlockSettings):
                 },
                 time=True,
             ),
+            "first vectors": Variant({"spectral": {"start": "spectral"}, "random": {}}),
             "attention_dropout": Real(0.0, 0.5, time=True, when=("vectors", "attention")),
             **HISTORY,
             **recency(when=("vectors", "free")),
             "embedding_dim": SIZES,
+            "init_std": Real(0.05, 1.0, log=True),
             "learning_rate": Real(5e-4, 2e-2, log=True),
             "block_users": Choice((32, 64, 128, 256)),
             "weight_decay": Real(1e-8, 1e-3, log=True),
@@ -106,6 +130,8 @@ class HDCCF(BlockSettings):
             "omega_items": Real(1e-5, 1e-2, log=True, when=("debiasing", "on")),
         },
         blind={"user_vector": "free"},
+        blind_start=_TIME_BLIND_FAST,
+        aware_start=_ATTENTION_START,
     )
 
     @model_validator(mode="after")
@@ -137,14 +163,6 @@ class HDCCF(BlockSettings):
         return self
 
 
-# Without times negative users cost full ranking on ML-1M (decision 004), so they are left out.
-_TIME_BLIND: dict[str, Any] = {
-    "user_vector": "free",
-    "embedding_dim": 64,
-    "temperature": 0.12,
-    "user_side": 0.0,
-}
-
 _PAPER: dict[str, Any] = {
     "user_vector": "free",
     "embedding_dim": 64,
@@ -165,18 +183,9 @@ _PAPER: dict[str, Any] = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "hdccf": {},
-    "attention": {
-        "user_vector": "history",
-        **_ATTENTION,
-        "embedding_dim": 64,
-        "block_users": 64,
-        "user_side": 0.0,
-        "learning_rate": 2e-3,
-        "epochs": 60,
-        "evaluate_every": 2,
-        "patience": 5,
-    },
+    "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START, **_SPECTRAL},
     "time-blind": _TIME_BLIND,
+    "spectral": _TIME_BLIND_FAST,
     "recency": {
         **_TIME_BLIND,
         "temperature": 0.18,
