@@ -53,7 +53,7 @@ def read_indices(page: _Bytes, count: int, codes: _Ints, row: int, seen: Any) ->
     if width > _MOST_BITS:
         return -2, False
     ordered: Any = True
-    mask, at, stop = np.uint64((1 << width) - 1), 1, row + count
+    mask, at, stop = np.uint64((1 << width) - 1), np.int64(1), row + count
     while row < stop:
         header, at = _run(page, at)
         if header < 2:
@@ -66,7 +66,7 @@ def read_indices(page: _Bytes, count: int, codes: _Ints, row: int, seen: Any) ->
             bit = 8 * at
             for place in range(row, last):
                 byte = bit >> 3
-                word = eight(page, byte) if byte + 8 <= len(page) else _careful(page, byte, 8)
+                word = eight(page, byte) if byte + 8 <= len(page) else _careful(page, byte, np.int64(8))
                 number = np.int64((word >> np.uint64(bit & 7)) & mask)
                 ordered &= number <= seen + 1
                 seen = max(seen, number)
@@ -77,7 +77,7 @@ def read_indices(page: _Bytes, count: int, codes: _Ints, row: int, seen: Any) ->
             size = (width + 7) >> 3
             if at + size > len(page):
                 return -2, False
-            number = np.int64(_careful(page, at, size))
+            number = np.int64(_careful(page, at, np.int64(size)))
             if number > np.int64(mask):
                 return -2, False
             ordered &= number <= seen + 1
@@ -91,7 +91,7 @@ def read_indices(page: _Bytes, count: int, codes: _Ints, row: int, seen: Any) ->
 @njit(cache=True, nogil=True)
 def none_missing(levels: _Bytes, count: int) -> bool:
     """Whether all of `count` rows have a value: the level of each is one bit, in runs."""
-    at = row = 0
+    at, row = np.int64(0), 0
     while row < count:
         header, at = _run(levels, at)
         if header < 2:
@@ -120,7 +120,7 @@ def none_missing(levels: _Bytes, count: int) -> bool:
 @njit(cache=True, nogil=True)
 def text_keys(page: _Bytes, keys: _Keys) -> bool:
     """16-byte keys of texts, each with its length in four bytes before it; whether all are short enough."""
-    at: Any = 0
+    at: Any = np.int64(0)
     for row in range(len(keys)):
         if at + 20 <= len(page):
             length: Any = np.int64(eight(page, at) & np.uint64(0xFFFFFFFF))
@@ -128,11 +128,11 @@ def text_keys(page: _Bytes, keys: _Keys) -> bool:
                 return False
             low, high = eight(page, at + 4) & FIRST[length], eight(page, at + 12) & SECOND[length]
         else:
-            length = np.int64(_careful(page, at, 4))
+            length = np.int64(_careful(page, at, np.int64(4)))
             if length > LONGEST_ID or at + 4 + length > len(page):
                 return False
-            low = _careful(page, at + 4, min(length, 8))
-            high = _careful(page, at + 12, length - 8)
+            low = _careful(page, at + 4, np.int64(min(length, 8)))
+            high = _careful(page, at + 12, np.int64(length - 8))
         keys[row, 0] = low
         keys[row, 1] = high | (np.uint64(length) << np.uint64(56))
         at += 4 + length
