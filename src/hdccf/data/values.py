@@ -43,6 +43,24 @@ def _run(page: _Bytes, at: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _unpack(page: _Bytes, at: Any, width: Any, codes: _Ints, first: Any, last: Any, seen: Any) -> Any:
+    """Numbers of so many bits each, from byte `at` on, to `codes`; returns what `read_indices` does."""
+    ordered: Any = True
+    mask, bit, step = np.uint64((1 << width) - 1), np.uint64(8 * at), np.uint64(width)
+    # So many start where eight bytes can still be read.
+    early = first + min(max((8 * (len(page) - 7 - at) + width - 1) // max(width, 1), 0), last - first)
+    for place in range(np.uint64(first), np.uint64(last)):
+        byte = np.int64(bit >> np.uint64(3))
+        word = eight(page, byte) if place < np.uint64(early) else _careful(page, byte, np.int64(8))
+        number = np.int64((word >> (bit & np.uint64(7))) & mask)
+        ordered &= number <= seen + 1
+        seen = max(seen, number)
+        codes[place] = number
+        bit += step
+    return seen, ordered
+
+
+@njit(cache=True, nogil=True)
 def read_indices(page: _Bytes, count: int, codes: _Ints, row: int, seen: Any) -> Any:
     """The numbers of `count` rows, to `codes` from `row` on.
 
@@ -63,15 +81,8 @@ def read_indices(page: _Bytes, count: int, codes: _Ints, row: int, seen: Any) ->
             end = at + (header >> 1) * width
             if end > len(page):
                 return -2, False
-            bit = 8 * at
-            for place in range(row, last):
-                byte = bit >> 3
-                word = eight(page, byte) if byte + 8 <= len(page) else _careful(page, byte, np.int64(8))
-                number = np.int64((word >> np.uint64(bit & 7)) & mask)
-                ordered &= number <= seen + 1
-                seen = max(seen, number)
-                codes[place] = number
-                bit += width
+            seen, next_ones = _unpack(page, at, width, codes, row, last, seen)
+            ordered &= next_ones
             at = end
         else:
             size = (width + 7) >> 3
@@ -82,7 +93,8 @@ def read_indices(page: _Bytes, count: int, codes: _Ints, row: int, seen: Any) ->
                 return -2, False
             ordered &= number <= seen + 1
             seen = max(seen, number)
-            codes[row:last] = number
+            for place in range(row, last):
+                codes[place] = number
             at += size
         row = last
     return seen, ordered
