@@ -53,10 +53,7 @@ def steps(settings: Settings, train: Interactions, team: Team) -> Iterator[None]
     assert isinstance(settings, TrainingSettings)
     model: Any = entry_named(name_of(settings)).build(settings, train, generator_for(0, "initial values"))
     model.team = team
-    steppers = {
-        name: Stepper(group, settings, share_gradients=team.share_gradients)
-        for name, group in model.groups.items()
-    }
+    steppers = {name: Stepper(group, settings, team=team) for name, group in model.groups.items()}
     epochs: Iterator[Iterator[Any]] = (model.batches(generator_for(0, "epoch")) for _ in repeat(None))
     for batch in chain.from_iterable(epochs):
         for objective in model.objectives(batch, generator_for(0, "step")):

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hdccf import adam
 from hdccf.config import TrainingSettings
 from hdccf.optimizers import OPTIMIZERS, Stepper
+from hdccf.team import Alone
 
 TORCHS: dict[str, Any] = {
     "adam": torch.optim.Adam,
@@ -121,6 +123,84 @@ def test_fused_adam_is_torchs_bit_by_bit_also_after_a_break() -> None:
         loss_of(theirs[0], theirs[1], step, sparse=False).backward()  # type: ignore[no-untyped-call]
         rule.step()
     assert all(a.equal(b) for a, b in zip(mine, theirs, strict=True))
+
+
+# -- gradients that name their rows, for rules over all of them ----------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_rows_that_are_named_step_like_a_whole_gradient(
+    name: str, decay: float, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the rows that are not, which move on by their moments; also where a row is named twice."""
+    monkeypatch.setattr(adam, "_WORTH_SHARING", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    settings = TrainingSettings(optimizer=name, learning_rate=0.01, weight_decay=decay)  # type: ignore[arg-type]
+    mine, theirs = parameters(), [x.detach().double().requires_grad_() for x in parameters()]
+    stepper, rule = Stepper(mine, settings), TORCHS[name](theirs, lr=0.01, weight_decay=decay)
+    try:
+        for step in range(12):
+            rows = torch.tensor([step % 4, 4, step % 4])
+            stepper.step((functional.embedding(rows, mine[0], sparse=True) @ mine[1].T).square().sum())
+            rule.zero_grad()
+            (theirs[0][rows] @ theirs[1].T).square().sum().backward()  # type: ignore[no-untyped-call]
+            rule.step()
+    finally:
+        torch.set_num_threads(before)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)
+    if name in ("adam", "adamw") and decay:
+        assert not mine[0][5].equal(parameters()[0][5])  # never named, and decayed
+
+
+def adam_steps(n: int, mine: list[nn.Parameter], stepper: Stepper) -> None:
+    for step in range(n):
+        rows = functional.embedding(torch.tensor([step % 6, 0]), mine[0], sparse=True)
+        stepper.step((rows @ mine[1].T).square().sum())
+
+
+def test_without_numba_rows_become_a_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for installed in (True, False):
+        monkeypatch.setattr(adam, "has_numba", lambda installed=installed: installed)
+        mine = parameters()
+        adam_steps(5, mine, Stepper(mine, TrainingSettings(learning_rate=0.01)))
+        ends.append(mine[0].detach())
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-7)
+
+
+def test_a_break_changes_no_bit_of_steps_by_rows() -> None:
+    ends = []
+    for broken in (False, True):
+        settings, mine = TrainingSettings(learning_rate=0.01), parameters()
+        stepper = Stepper(mine, settings)
+        adam_steps(4, mine, stepper)
+        if broken:
+            state = stepper.optimizers["dense"].state_dict()
+            stepper = Stepper(mine, settings)
+            stepper.optimizers["dense"].load_state_dict(state)
+        adam_steps(4, mine, stepper)
+        ends.append(mine)
+    assert all(a.equal(b) for a, b in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_team_shares_whole_gradients_unless_only_rows_are_to_move(sparse: bool) -> None:
+    """One member may find naming rows worth it where another does not."""
+    seen = []
+
+    class Two(Alone):
+        size = 2
+
+        def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+            seen.append(parameters[0].grad.layout)  # type: ignore[union-attr]
+
+    mine = parameters()
+    adam_steps(1, mine, Stepper(mine, TrainingSettings(sparse_updates=sparse), team=Two()))
+    assert seen == [torch.sparse_coo if sparse else torch.strided]
 
 
 def test_a_training_does_without_torchs_compiler() -> None:

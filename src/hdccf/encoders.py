@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from hdccf.attention import HistoryAttention
 from hdccf.data.cuts import NO_ITEM, History, Windows
+from hdccf.row_gradients import saves
 from hdccf.similarity import Vectors, unit
 
 
@@ -64,4 +65,4 @@ class Table(nn.Module):
     def _look_up(self, table: nn.Parameter, nodes: Int64[Tensor, "*n"] | None) -> Tensor:
         if nodes is None:
             return table
-        return functional.embedding(nodes, table, sparse=self.sparse)
+        return functional.embedding(nodes, table, sparse=self.sparse or saves(nodes, table))

@@ -72,10 +72,7 @@ class Loop:
         self.seed, self.options, self.device, self.team, self.clock = seed, options, device, team, clock
         self.progress, self.diagnosis, self.on_evaluation = progress, diagnosis, on_evaluation
         self.standing = Standing()
-        self.steppers = {
-            name: Stepper(group, settings, clock, team.share_gradients)
-            for name, group in model.groups.items()
-        }
+        self.steppers = {name: Stepper(group, settings, clock, team) for name, group in model.groups.items()}
         self.best: dict[str, Tensor] = {}
         self.last_checkpoint = time.monotonic()
 

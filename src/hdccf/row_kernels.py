@@ -1,4 +1,4 @@
-"""The compiled loops of `looked_up_dots`: vectors are read, and gradients added, in place.
+"""The compiled loops of looked-up rows: vectors are read, and gradients added, in place.
 
 Imported only where numba is installed and there are many numbers to look up (`hdccf.models.row_dots` decides;
 the tests hold plain torch against it). float32 only, and arrays in C order. One thread adds everything up in
@@ -12,6 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 _Floats = NDArray[np.float32]
+_Ints = NDArray[np.int32]
 _Longs = NDArray[np.int64]
 
 # Sums over a row may be taken in any order, as lanes of a vector register need.
@@ -48,7 +49,8 @@ def dots_and_squares(
 
 
 @njit(
-    "void(f4[:,::1], f4[:,::1], f4[::1], i8[::1], i8[:,::1], f4[:,::1], f4, f4[:,::1], f4[:,::1], f4[::1])",
+    "void(f4[:,::1], f4[:,::1], f4[::1], i8[::1], i8[:,::1], f4[:,::1], f4,"
+    "i8[::1], i8[:,::1], f4[:,::1], f4[:,::1], f4[::1])",
     **_options,
 )
 def add_gradients(
@@ -59,23 +61,54 @@ def add_gradients(
     columns: _Longs,
     of_dots: _Floats,
     of_squares: float,
+    rows_to: _Longs,
+    columns_to: _Longs,
     of_left: _Floats,
     of_right: _Floats,
     of_head: _Floats,
 ) -> None:
-    """Adds the gradients that the dots and the sum of squares hand on to those of the tables and the head."""
+    """Adds the gradients that the dots and the sum of squares hand on to those of the tables and the head.
+
+    Where the gradient of a row goes is said by another index: the row itself, or one of fewer rows.
+    """
     pull = np.float32(2) * of_squares
     headed, sums = np.empty_like(head), np.empty_like(head)
     for b in range(len(rows)):
-        p, of_p = left[rows[b]], of_left[rows[b]]
+        p, of_p = left[rows[b]], of_left[rows_to[b]]
         for k in range(len(head)):
             headed[k] = head[k] * p[k]
             sums[k] = np.float32(0)
         for c in range(columns.shape[1]):
-            q, of_q, slope = right[columns[b, c]], of_right[columns[b, c]], of_dots[b, c]
+            q, of_q, slope = right[columns[b, c]], of_right[columns_to[b, c]], of_dots[b, c]
             for k in range(len(head)):
                 sums[k] += slope * q[k]
                 of_q[k] += slope * headed[k] + pull * q[k]
         for k in range(len(head)):
             of_p[k] += head[k] * sums[k] + pull * p[k]
             of_head[k] += p[k] * sums[k]
+
+
+@njit("i8(i8[::1], i4[::1], i8[::1], i8[::1])", **_options)
+def number_rows(index: _Longs, numbers: _Ints, distinct: _Longs, places: _Longs) -> Any:
+    """The distinct rows of an index, as they first come, and how many there are.
+
+    numbers[row] is which of them a row is, −1 where it is none, and places[i] is numbers[index[i]].
+    """
+    numbers[:] = np.int32(-1)
+    found = 0
+    for i in range(len(index)):
+        row = index[i]
+        if numbers[row] < 0:
+            numbers[row] = found
+            distinct[found] = row
+            found += 1
+        places[i] = numbers[row]
+    return found
+
+
+@njit("void(i8[::1], f4[:,::1], f4[:,::1])", **_options)
+def add_up(places: _Longs, values: _Floats, sums: _Floats) -> None:
+    """sums[places[i]] += values[i], in their order."""
+    for i in range(len(places)):
+        for k in range(values.shape[1]):
+            sums[places[i], k] += values[i, k]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hdccf import row_gradients
 from hdccf.models import row_dots
 from hdccf.models.factors import Factors
 from hdccf.models.row_dots import can_look_up, looked_up_dots
@@ -26,11 +27,13 @@ def literally(
     return dots, p.square().sum() + q.square().sum()
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("dim", [1, 7, 64])
 @pytest.mark.parametrize(("of_dots", "of_squares"), [(1.0, 0.0), (0.0, 1.0), (0.7, 0.3)])
 def test_values_and_gradients_are_those_of_vectors_of_their_own(
-    dim: int, of_dots: float, of_squares: float
+    dim: int, of_dots: float, of_squares: float, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(row_gradients, "WORTH_NAMING", 0 if named else 100)
     left, right, rows, columns = case(dim)
     doubles = [x.detach().double().requires_grad_() for x in (left, right)]
     slopes = torch.randn(columns.shape, generator=torch.Generator().manual_seed(1))
@@ -38,7 +41,7 @@ def test_values_and_gradients_are_those_of_vectors_of_their_own(
     for (p, q), function in (((left, right), looked_up_dots), (doubles, literally)):
         dots, squares = function(p, q, rows, columns)
         total = of_dots * (dots * slopes.to(dots.dtype)).sum() + of_squares * squares
-        gradients.append([dots, squares, *torch.autograd.grad(total, (p, q))])
+        gradients.append([dots, squares, *(x.to_dense() for x in torch.autograd.grad(total, (p, q)))])
     for found, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
@@ -49,7 +52,8 @@ def test_a_head_weighs_the_coordinates_and_has_a_gradient() -> None:
     found = []
     for function in (looked_up_dots, literally):
         dots, squares = function(left, right, rows, columns, head)
-        found.append([dots, *torch.autograd.grad(dots.square().sum() + squares, (left, right, head))])
+        slopes = torch.autograd.grad(dots.square().sum() + squares, (left, right, head))
+        found.append([dots, *(x.to_dense() for x in slopes)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
@@ -62,7 +66,7 @@ def test_one_of_the_two_alone_has_a_gradient(asked: str) -> None:
     mine = torch.autograd.grad(found[asked].sum(), (left, right))
     theirs = torch.autograd.grad(expected[asked].sum(), (left, right))
     for a, b in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(a, b)
+        torch.testing.assert_close(a.to_dense(), b)
 
 
 def test_only_large_lookups_in_single_precision_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +74,27 @@ def test_only_large_lookups_in_single_precision_are_compiled(monkeypatch: pytest
     assert can_look_up(table, columns)
     assert not can_look_up(table, columns[1:])
     assert not can_look_up(table.double(), columns)
-    monkeypatch.setattr(row_dots, "_has_numba", lambda: False)
+    monkeypatch.setattr(row_dots, "has_numba", lambda: False)
     assert not can_look_up(table, columns)
 
 
+@pytest.mark.parametrize(("n_users", "n_items"), [(39, 160), (40, 159), (40, 160)])
+def test_few_rows_are_named_each_once_and_many_are_not(n_users: int, n_items: int) -> None:
+    _, _, rows, columns = case()  # five and twenty, an eighth
+    left, right = (torch.ones(n, 7).requires_grad_() for n in (n_users, n_items))
+    gradients = torch.autograd.grad(looked_up_dots(left, right, rows, columns)[0].sum(), (left, right))
+    assert [x.layout == torch.sparse_coo for x in gradients] == [n_users == 40, n_items == 160]
+    for gradient, index in zip(gradients, (rows, columns), strict=True):
+        if gradient.layout == torch.sparse_coo:
+            assert gradient._indices()[0].tolist() == list(dict.fromkeys(index.flatten().tolist()))
+
+
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("l2", [0.0, 0.4])
-def test_factors_give_the_same_compiled_and_not(l2: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factors_give_the_same_compiled_and_not(
+    l2: float, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_gradients, "WORTH_NAMING", 0 if named else 100)
     net = Factors(5, 50, 6, std=0.5, generator=torch.Generator().manual_seed(1))
     users, items = torch.tensor([0, 4, 4]), torch.tensor([3, 8, 0])
     negatives = torch.tensor([[1, 1], [3, 2], [7, 5]])
@@ -85,6 +104,7 @@ def test_factors_give_the_same_compiled_and_not(l2: float, monkeypatch: pytest.M
             patched.setattr(Factors, "_is_compiled", lambda self, columns, compiled=compiled: compiled)
             scores = net.compare(users, items, negatives)
         total = scores.positive.sum() + scores.negative.square().sum() + l2 * scores.squares()
-        found.append([*scores[:2], *torch.autograd.grad(total, list(net.parameters()))])
+        gradients = torch.autograd.grad(total, list(net.parameters()))
+        found.append([*scores[:2], *(x.to_dense() for x in gradients)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)

@@ -18,7 +18,7 @@ from hdccf.data.sampling import Pairs
 from hdccf.encoders import Table
 from hdccf.models.base import Model, Objective
 from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import Compare, PairModel, PairScores, cross_entropy_loss, squares_of
+from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, cross_entropy_loss, squares_of
 from hdccf.models.row_dots import can_look_up, looked_up_dots, row_dots
 from hdccf.models.sources import over_pairs
 from hdccf.models.tower import Layers, tower_logits
@@ -66,6 +66,10 @@ class NeuMF(PairSettings):
         return self
 
 
+Logits = tuple[Float[Tensor, "b c"], Squares]
+"""Those of a batch, and the sum of the squares of the vectors that they took."""
+
+
 class Branch(nn.Module, ABC):
     """One of NeuMF's two: vectors of its own, and a logit of its own for each pair, h·features + bias.
 
@@ -91,15 +95,19 @@ class Branch(nn.Module, ABC):
         # Of two branches there are two, where their sum would do: each needs one while it learns alone.
         self.bias = nn.Parameter(torch.zeros(()))
 
-    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Logits:
         """Of each user with items of their own, from the tables, with gradients."""
-        p, q = self.looked_up(users, columns)
-        return self.rows(self.of_users(p), self.of_items(q))
+        if not self.users.sparse and can_look_up(self.items.embedding, columns):
+            logits, total = self.compiled(users, columns)
+            return logits, lambda: total
+        p, q = self.users.of(users).embedding, self.items.of(columns).embedding
+        return self.rows(self.of_users(p), self.of_items(q)), squares_of(p, q)
 
-    def looked_up(
+    @abstractmethod
+    def compiled(
         self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
-    ) -> tuple[Float[Tensor, "b e"], Float[Tensor, "b c e"]]:
-        return self.users.of(users).embedding, self.items.of(columns).embedding
+    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
+        """The same logits, and the sum of squares of the vectors, for large batches."""
 
     @abstractmethod
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]: ...
@@ -122,11 +130,12 @@ class GMF(Branch):
     def __init__(self, n_users: int, n_items: int, factors: int, **more: Any) -> None:
         super().__init__(n_users, n_items, factors, factors, **more)
 
-    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
-        of_users, of_items = self.users.embedding, self.items.embedding
-        if self.users.sparse or not can_look_up(of_items, columns):
-            return super().logits(users, columns)
-        return looked_up_dots(of_users, of_items, users, columns, self.head)[0] + self.bias
+    def compiled(
+        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
+    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
+        tables = self.users.embedding, self.items.embedding
+        dots, squares = looked_up_dots(*tables, users, columns, self.head)
+        return dots + self.bias, squares
 
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
         return vectors * self.head
@@ -156,9 +165,9 @@ class MLP(Branch):
         self.second_weight = nn.Parameter(_uniform(second, factors, wide, generator=generator))
         self.second_bias = nn.Parameter(torch.zeros(factors))
 
-    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
-        if self.users.sparse or users.device.type != "cpu":
-            return super().logits(users, columns)
+    def compiled(
+        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
+    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
         layers = Layers(self.user_weight, self.item_weight, self.first_bias, *self._layers())
         return tower_logits(self.users.embedding, self.items.embedding, layers, users, columns)
 
@@ -217,20 +226,17 @@ class Branches(nn.Module):
         """With all branches; or with only one of them, as if there were no other."""
         # One look-up for ones and zeros, as each costs a gradient as large as the table.
         columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
-        branches = list(self.named().values()) if only is None else [self.named()[only]]
-        logits = self._all(users, columns) if only is None else branches[0].logits(users, columns)
-
-        def squares() -> Tensor:
-            return squares_of(*(x for branch in branches for x in branch.looked_up(users, columns)))()
-
+        logits, squares = (
+            self._all(users, columns) if only is None else self.named()[only].logits(users, columns)
+        )
         return PairScores(logits[:, 0], logits[:, 1:], squares)
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-        return self._all(users, items)
+        return self._all(users, items)[0]
 
-    def _all(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
-        found = [branch.logits(users, items) for branch in self.named().values()]
-        return self.share * torch.stack(found).sum(0)
+    def _all(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Logits:
+        logits, squares = zip(*(branch.logits(users, items) for branch in self.named().values()), strict=True)
+        return self.share * sum(logits), lambda: torch.stack([each() for each in squares]).sum()
 
     @torch.no_grad()
     def join(self) -> None:
@@ -359,7 +365,7 @@ def build_neumf(settings: NeuMF, train: Interactions, generator: torch.Generator
         for name in names
     }
     net = Branches(branches, apart=settings.pretrain_epochs > 0)
-    # The tower shares its work by itself.
-    graph = Graph.of(train)
-    model = over_pairs(net, settings, graph, train, cross_entropy_loss, generator, batch_only=False)
+    products = 6 * settings.embedding_dim**2 if "mlp" in branches else 0  # 2f × 2f and 2f × f
+    given = settings, Graph.of(train), train
+    model = over_pairs(net, *given, cross_entropy_loss, generator, products_a_pair=products)
     return Pretrained(model, settings.pretrain_epochs) if settings.pretrain_epochs else model

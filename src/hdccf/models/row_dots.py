@@ -1,13 +1,13 @@
 """A vector with each of some others of its own: the hot product of models over pairs."""
 
-from functools import cache
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from hdccf.row_gradients import arrays, gradient_of_rows, has_numba, numbered, saves
 
 # Below this the compiled loops save less in a training than loading them takes.
 _MANY_NUMBERS = 1 << 16
@@ -39,12 +39,7 @@ class _RowDots(torch.autograd.Function):
 def can_look_up(table: Tensor, columns: Tensor) -> bool:
     """Whether `looked_up_dots` can take these columns of a table, and is worth its loading."""
     kind = (table.device.type, table.dtype) == ("cpu", torch.float32)
-    return kind and columns.numel() * table.shape[1] >= _MANY_NUMBERS and _has_numba()
-
-
-@cache
-def _has_numba() -> bool:
-    return find_spec("numba") is not None
+    return kind and columns.numel() * table.shape[1] >= _MANY_NUMBERS and has_numba()
 
 
 def looked_up_dots(
@@ -73,7 +68,7 @@ class _LookedUpDots(torch.autograd.Function):
         ctx.save_for_backward(left, right, head, rows, columns)
         ctx.set_materialize_grads(False)  # a sum of squares that nobody asks for costs no gradient
         dots = left.new_empty(columns.shape)
-        squares = dots_and_squares(*_arrays(left, right, head, rows, columns, dots))
+        squares = dots_and_squares(*arrays(left, right, head, rows, columns, dots))
         return dots, left.new_tensor(squares)
 
     @staticmethod
@@ -81,14 +76,31 @@ class _LookedUpDots(torch.autograd.Function):
     def backward(ctx: Any, of_dots: Tensor | None, of_squares: Tensor | None) -> tuple[Tensor | None, ...]:
         from hdccf.row_kernels import add_gradients
 
-        left, right, head, _, columns = ctx.saved_tensors
+        left, right, head, rows, columns = ctx.saved_tensors
         slopes = left.new_zeros(columns.shape) if of_dots is None else of_dots.contiguous()
         pull = 0.0 if of_squares is None else float(of_squares)
-        gradients = [torch.zeros_like(x) for x in (left, right, head)]
-        given = [*_arrays(*ctx.saved_tensors, slopes), pull, *_arrays(*gradients)]
-        add_gradients(*given)
-        return *gradients, None, None
+        sides = [_Side.of(index, table) for index, table in ((rows, left), (columns, right))]
+        of_head = torch.zeros_like(head)
+        given = [*arrays(*ctx.saved_tensors, slopes), pull, *arrays(*(side.to for side in sides))]
+        add_gradients(*given, *arrays(*(side.sums for side in sides), of_head))
+        return *(side.gradient() for side in sides), of_head, None, None
 
 
-def _arrays(*tensors: Tensor) -> list[Any]:
-    return [tensor.detach().numpy() for tensor in tensors]
+class _Side(NamedTuple):
+    """Where the gradient of a table is added up: in one as large, or in its distinct rows alone."""
+
+    to: Int64[Tensor, "..."]
+    sums: Float[Tensor, "k d"]
+    distinct: Int64[Tensor, " k"] | None
+    table: Float[Tensor, "m d"]
+
+    @classmethod
+    def of(cls, index: Int64[Tensor, "..."], table: Float[Tensor, "m d"]) -> "_Side":
+        if not saves(index, table):
+            return cls(index, torch.zeros_like(table), None, table)
+        found = numbered(index.flatten(), len(table))
+        sums = table.new_zeros(len(found.distinct), table.shape[1])
+        return cls(found.places.view_as(index), sums, found.distinct, table)
+
+    def gradient(self) -> Float[Tensor, "m d"]:
+        return self.sums if self.distinct is None else gradient_of_rows(self.distinct, self.sums, self.table)

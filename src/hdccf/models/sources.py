@@ -59,10 +59,12 @@ def over_pairs(
     correct_chances: bool = False,
     group: str = "net",
     batch_only: bool = True,
+    products_a_pair: int = 0,
 ) -> PairModel:
     """The net as a model, with the negatives and the weights of positives that the settings name.
 
-    Where not `batch_only` a step of the net works on more than the vectors of a batch.
+    Where not `batch_only` a step of the net works on more than the vectors of a batch. `products_a_pair` are
+    the multiplications of its layers.
     """
     source = SOURCES[settings.sampler](settings, graph, generator)
     sampler = PairSampler(
@@ -81,11 +83,13 @@ def over_pairs(
         l2=settings.l2,
         correct_chances=correct_chances,
         group=group,
-        numbers_a_step=_numbers_a_step(settings) if batch_only else None,
+        numbers_a_step=_numbers_a_step(settings, products_a_pair) if batch_only else None,
     )
 
 
-def _numbers_a_step(settings: PairSettings) -> int | None:
+def _numbers_a_step(settings: PairSettings, products_a_pair: int) -> int | None:
     if settings.sampler in ("irgan", "sd-gar"):  # they look at every item of a user
         return None
-    return settings.batch_size * (1 + settings.negatives) * settings.embedding_dim
+    # Looking a number up, and moving it, takes about as long as sixteen products and their gradients.
+    each = settings.embedding_dim + products_a_pair // 16
+    return settings.batch_size * (1 + settings.negatives) * each

@@ -1,10 +1,12 @@
-"""NeuMF's perceptron over the pairs of a batch: its gradient by hand, and shared among threads.
+"""NeuMF's perceptron over the pairs of a batch, compiled: its gradient by hand, and shared among threads.
 
 torch shares each operation by itself, and these are too small for that: two threads took as long as one. Here
 each thread takes a part of the batch's users from the look-up to the logits, and from their gradient back.
 """
 
+import math
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,11 +14,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from hdccf.pairwise_workers import share
+from hdccf.row_gradients import arrays, gradient_of_rows
 
-threshold_backward = torch.ops.aten.threshold_backward
-embedding_backward = torch.ops.aten.embedding_dense_backward
+Where = tuple[int, int]
+"""The first of some users of a batch and the one after the last."""
 
 
 class Layers(NamedTuple):
@@ -37,98 +41,100 @@ def tower_logits(
     layers: Layers,
     users: Int64[Tensor, " b"],
     columns: Int64[Tensor, "b c"],
-) -> Float[Tensor, "b c"]:
-    """The logit of each user with the items of its columns."""
-    logits: Tensor = _Tower.apply(users, columns.contiguous(), of_users, of_items, *layers)  # type: ignore[no-untyped-call]
-    return logits
-
-
-class _Part(NamedTuple):
-    """Some users of a batch, what they and their columns looked up, and both layers."""
-
-    rows: slice
-    p: Tensor
-    q: Tensor
-    first: Tensor
-    second: Tensor
+) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
+    """The logit of each user with the items of its columns, and the sum of squares of what was looked up."""
+    given = users.contiguous(), columns.contiguous(), of_users, of_items
+    logits, squares = _Tower.apply(*given, *layers)  # type: ignore[no-untyped-call]
+    return logits, squares
 
 
 class _Tower(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, users: Tensor, columns: Tensor, of_users: Tensor, of_items: Tensor, *layers: Tensor
-    ) -> Tensor:
-        logits, net = of_users.new_empty(columns.shape), Layers(*layers)
+    ) -> tuple[Tensor, Tensor]:
+        kernels = _kernels()
+        net, logits = Layers(*layers), of_users.new_empty(columns.shape)
+        n, rows = _up(len(users), kernels.ROWS), _up(len(users), kernels.ROWS) * columns.shape[1]
+        wide, factors = (_up(len(bias), kernels.COLUMNS) for bias in (net.first_bias, net.second_bias))
+        dim = _up(of_users.shape[1], kernels.COLUMNS)
+        shapes = (n, dim), (rows, dim), (rows, wide), (rows, factors)
+        ctx.kept = [of_users.new_empty(shape) for shape in shapes]
+        panels = [_panels(x.T) for x in (net.user_weight, net.item_weight, net.second_weight)]
+        vectors = [_padded(x) for x in (net.first_bias, net.second_bias, net.head)]
+        looked_up = arrays(of_users, of_items, users, columns)
+        layout = arrays(*panels), arrays(*vectors), float(net.bias), arrays(*ctx.kept), logits.numpy()
 
-        def work(some: Sequence[slice]) -> list[_Part]:
-            parts = [_forward(rows, users, columns, of_users, of_items, net) for rows in some]
-            for part in parts:
-                logits[part.rows] = (part.second @ net.head + net.bias).view(-1, columns.shape[1])
-            return parts
+        def work(some: Sequence[Where]) -> float:
+            return math.fsum(kernels.forward(*looked_up, where, *layout) for where in some)
 
         threads = torch.get_num_threads()
-        ctx.parts = [part for found in share(work, _slices(len(users), threads), threads) for part in found]
+        ctx.parts = _parts(n, kernels.ROWS, threads)
+        total = sum(share(work, ctx.parts, threads))
         ctx.save_for_backward(users, columns, of_users, of_items, *layers)
-        return logits
+        ctx.set_materialize_grads(False)  # a sum of squares that nobody asks for costs no gradient
+        return logits, of_users.new_tensor(total)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, of_logits: Tensor | None, of_squares: Tensor | None) -> tuple[Tensor | None, ...]:
+        kernels = _kernels()
         users, columns, of_users, of_items, *layers = ctx.saved_tensors
-        net, grad = Layers(*layers), grad.contiguous()
-        of_p, of_q = (of_users.new_empty(index.numel(), of_users.shape[1]) for index in (users, columns))
+        net = Layers(*layers)
+        slopes = of_users.new_zeros(columns.shape) if of_logits is None else of_logits.contiguous()
+        pull = 0.0 if of_squares is None else float(of_squares)
+        panels = [_panels(x) for x in (net.user_weight, net.item_weight, net.second_weight)]
+        of_p, of_q = (torch.empty_like(x) for x in ctx.kept[:2])
+        wide, factors, dim = (x.shape[1] for x in (*ctx.kept[2:], of_p))
+        shapes = (wide, dim), (wide, dim), (factors, wide), (wide,), (factors,), (factors,)
+        head, of_rows = _padded(net.head).numpy(), arrays(of_p, of_q)
+        given = arrays(*panels), head, arrays(*ctx.kept), slopes.numpy(), pull
 
-        def work(some: Sequence[_Part]) -> list[list[Tensor]]:
-            return [_backward(part, grad[part.rows], net, of_p, of_q) for part in some]
+        def work(some: Sequence[Where]) -> list[Tensor]:
+            found = [slopes.new_zeros(shape) for shape in shapes]
+            for where in some:
+                kernels.backward(where, *given, arrays(*found[:3]), arrays(*found[3:]), of_rows)
+            return found
 
-        threads = len(ctx.parts)
-        found = [gradients for of_thread in share(work, ctx.parts, threads) for gradients in of_thread]
-        of_layers, *others = found
-        for gradients in others:
-            for total, gradient in zip(of_layers, gradients, strict=True):
+        first, *others = share(work, ctx.parts, len(ctx.parts))
+        for found in others:
+            for total, gradient in zip(first, found, strict=True):
                 total.add_(gradient)
-        tables = [(of_p, users, of_users), (of_q, columns.flatten(), of_items)]
-
-        def scatter(some: Sequence[tuple[Tensor, Tensor, Tensor]]) -> list[Tensor]:
-            return [embedding_backward(rows, index, len(table), -1, False) for rows, index, table in some]
-
-        scattered = [table for of_thread in share(scatter, tables, threads) for table in of_thread]
-        return None, None, *scattered, *of_layers
-
-
-def _slices(n: int, threads: int) -> list[slice]:
-    return [slice(a, b) for a, b in pairwise(n * thread // threads for thread in range(threads + 1)) if b > a]
-
-
-def _forward(
-    rows: slice, users: Tensor, columns: Tensor, of_users: Tensor, of_items: Tensor, net: Layers
-) -> _Part:
-    p, q = of_users.index_select(0, users[rows]), of_items.index_select(0, columns[rows].flatten())
-    first = torch.mm(q, net.item_weight.T)
-    first.view(len(p), -1, len(net.first_bias)).add_(
-        torch.addmm(net.first_bias, p, net.user_weight.T).unsqueeze(1)
-    )
-    first.relu_()
-    return _Part(rows, p, q, first, torch.addmm(net.second_bias, first, net.second_weight.T).relu_())
-
-
-def _backward(part: _Part, grad: Tensor, net: Layers, of_p: Tensor, of_q: Tensor) -> list[Tensor]:
-    """Writes the gradients of its rows of p and q, and gives those of the layers."""
-    flat, columns = grad.flatten(), grad.shape[1]
-    of_second = threshold_backward(torch.outer(flat, net.head), part.second, 0)
-    of_first = threshold_backward(torch.mm(of_second, net.second_weight), part.first, 0)
-    of_user = of_first.view(len(part.p), columns, -1).sum(1)
-    start, stop = part.rows.start, part.rows.stop
-    torch.mm(of_user, net.user_weight, out=of_p[start:stop])
-    torch.mm(of_first, net.item_weight, out=of_q[start * columns : stop * columns])
-    return list(
-        Layers(
-            user_weight=of_user.T @ part.p,
-            item_weight=of_first.T @ part.q,
-            first_bias=of_user.sum(0),
-            second_weight=of_second.T @ part.first,
-            second_bias=of_second.sum(0),
-            head=part.second.T @ flat,
-            bias=flat.sum(),
+        of_layers = Layers(first[0], first[1], first[3], first[2], first[4], first[5], slopes.sum())
+        return (
+            *(None, None),
+            gradient_of_rows(users, _cut(of_p, (len(users), of_users.shape[1])), of_users),
+            gradient_of_rows(columns.flatten(), _cut(of_q, (columns.numel(), of_items.shape[1])), of_items),
+            *(_cut(gradient, layer.shape) for gradient, layer in zip(of_layers, net, strict=True)),
         )
-    )
+
+
+def _kernels() -> Any:
+    return import_module("hdccf.tower_kernels")  # not at the top: numba takes half a second to import
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+def _parts(n: int, rows: int, threads: int) -> list[Where]:
+    """Whole groups of users, about as many for each thread."""
+    bounds = [n // rows * thread // threads * rows for thread in range(threads + 1)]
+    return [(a, b) for a, b in pairwise(bounds) if b > a]
+
+
+def _padded(x: Tensor) -> Tensor:
+    """Filled up with zeros, along every dimension, to a whole number of a product's columns."""
+    more = [_up(size, _kernels().COLUMNS) - size for size in x.shape]
+    x = x.detach()
+    return functional.pad(x, [0, more[1], 0, more[0]] if x.dim() == 2 else [0, more[0]]) if any(more) else x
+
+
+def _panels(x: Float[Tensor, "s j"]) -> Float[Tensor, "panels depth width"]:
+    """A product's right side, so many columns after each other as registers hold."""
+    x = _padded(x)
+    return x.reshape(len(x), -1, _kernels().COLUMNS).transpose(0, 1).contiguous()
+
+
+def _cut(x: Tensor, shape: Sequence[int]) -> Tensor:
+    return x[tuple(slice(size) for size in shape)].contiguous()

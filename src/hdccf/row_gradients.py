@@ -1,0 +1,62 @@
+"""Gradients of a table's rows: which rows, and what each gets, in place of a table that is nearly all zeros.
+
+They are torch's sparse tensors, so that autograd adds them up by itself. A rule of the optimizers reads them
+(`hdccf.optimizers`), or is given the whole table.
+"""
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int32, Int64
+from torch import Tensor
+
+WORTH_NAMING = 8
+"""Rows of a table for each that is looked up, from which naming them is faster (decision 165)."""
+
+
+@cache
+def has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    """As NumPy's, without a copy."""
+    return tuple(tensor.detach().numpy() for tensor in tensors)
+
+
+class Numbered(NamedTuple):
+    """An index of a table's rows, and its distinct rows as they first come."""
+
+    numbers: Int32[Tensor, " m"]
+    """Which of the distinct rows a row of the table is; −1 where it is none."""
+    distinct: Int64[Tensor, " k"]
+    places: Int64[Tensor, " n"]
+    """Which of the distinct rows each of the index is."""
+
+
+def numbered(index: Int64[Tensor, " n"], n_rows: int) -> Numbered:
+    from hdccf.row_kernels import number_rows
+
+    numbers, distinct, places = (
+        torch.empty(n_rows, dtype=torch.int32),
+        *torch.empty(2, len(index), dtype=torch.int64),
+    )
+    found = number_rows(*arrays(index, numbers, distinct, places))
+    return Numbered(numbers, distinct[:found], places)
+
+
+def saves(index: Int64[Tensor, "..."], table: Float[Tensor, "m d"]) -> bool:
+    """Whether naming the rows of an index takes less than a whole table."""
+    return index.numel() * WORTH_NAMING <= len(table)
+
+
+def gradient_of_rows(
+    index: Int64[Tensor, " n"], values: Float[Tensor, "n d"], table: Float[Tensor, "m d"]
+) -> Float[Tensor, "m d"]:
+    """The gradient of a table whose rows `index` were looked up, from those of the places."""
+    if saves(index, table):
+        return torch.sparse_coo_tensor(index.unsqueeze(0), values, table.shape, check_invariants=False)
+    whole: Tensor = torch.ops.aten.embedding_dense_backward(values, index, len(table), -1, False)
+    return whole
