@@ -11,7 +11,7 @@ not trained shows what its whole solution takes.
 
 RecBole runs in an environment of its own, made at the first call (some minutes), with the same release of
 torch, the same threads, pairs, batches, dimensions and optimizer, and without evaluation either. Both sides
-take turns, an epoch each, up to three times or for 45 seconds, and the best epoch of each counts. What is set
+take turns, an epoch each, up to three times or for 90 seconds, and the best epoch of each counts. What is set
 alike for each model stands in `PEERS`. Seconds of processor time are printed too: they are what can be
 compared where other jobs leave no processor for a second thread.
 """
@@ -43,7 +43,7 @@ from hdccf.trainer import StopTraining, fit
 from peers.asked import Asked, recbole_requirements, write_pairs
 from peers.environments import python_with
 
-ROUNDS, ENOUGH_SECONDS = 3, 45.0
+ROUNDS, ENOUGH_SECONDS = 3, 90.0
 
 
 class Took(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from hdccf.pairwise_workers import share
-from hdccf.row_gradients import arrays, has_numba, numbered
+from hdccf.row_gradients import arrays, has_numba
 
 _Given = tuple[Tensor, Tensor, dict[str, Tensor]]
 """A parameter, its gradient and its moments."""
@@ -71,18 +71,13 @@ class FusedAdam:
         )
 
     def _laid_out(self, table: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> tuple[Any, ...]:
-        """What the compiled loop takes, but for the rows: every row that was named once, with its sum."""
-        from hdccf.row_kernels import add_up
-
+        """What the compiled loop takes, but for which rows."""
         index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
-        numbers, distinct, places = numbered(index, len(table))
-        sums = values
-        if len(distinct) < len(index):
-            sums = values.new_zeros(len(distinct), table.shape[1])
-            add_up(*arrays(places, values, sums))
+        last, before = (torch.empty(n, dtype=torch.int32) for n in (len(table), len(index)))
+        _kernels().link_rows(*arrays(index, last, before))
         state["step"] += 1
         moments = state["exp_avg"], state["exp_avg_sq"]
-        return *arrays(table, *moments, numbers, sums), self._rates(float(state["step"]))
+        return *arrays(table, *moments, last, before, values), self._rates(float(state["step"]))
 
     def _rates(self, step: float) -> tuple[float, ...]:
         first, second = self.BETAS
@@ -94,7 +89,7 @@ class FusedAdam:
         return *moments, self.lr * of_root / of_mean, self.EPSILON * of_root, decay, remains
 
     def _step_rows(self, tables: Sequence[tuple[Any, ...]]) -> None:
-        adam_rows: Any = import_module("hdccf.adam_kernels").adam_rows
+        adam_rows = _kernels().adam_rows
         threads = torch.get_num_threads() if sum(table[0].size for table in tables) >= _WORTH_SHARING else 1
 
         def work(some: Sequence[int]) -> None:
@@ -123,6 +118,10 @@ class FusedAdam:
         for index, kept in state_dict["state"].items():
             for name, tensor in self._state_of(index).items():
                 tensor.copy_(kept[name])
+
+
+def _kernels() -> Any:
+    return import_module("hdccf.adam_kernels")  # not at the top: numba takes half a second to import
 
 
 def _is_compiled(table: Tensor) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 _Floats = NDArray[np.float32]
 _Ints = NDArray[np.int32]
+_Longs = NDArray[np.int64]
 
 _options: dict[str, Any] = {
     "cache": True,
@@ -22,40 +23,49 @@ _options: dict[str, Any] = {
 }
 
 
+@njit("void(i8[::1], i4[::1], i4[::1])", **_options)
+def link_rows(index: _Longs, last: _Ints, before: _Ints) -> None:
+    """last[row] is the last place of a row in the index, before[i] the one before place i; −1 is none."""
+    last[:] = np.int32(-1)
+    for i in range(len(index)):
+        before[i] = last[index[i]]
+        last[index[i]] = i
+
+
 @njit(
-    "void(f4[:,::1], f4[:,::1], f4[:,::1], i4[::1], f4[:,::1], i8, i8, UniTuple(f4, 7))",
+    "void(f4[:,::1], f4[:,::1], f4[:,::1], i4[::1], i4[::1], f4[:,::1], i8, i8, UniTuple(f4, 7))",
     **_options,
 )
 def adam_rows(
     table: _Floats,
     mean: _Floats,
     square: _Floats,
-    numbers: _Ints,
-    sums: _Floats,
+    last: _Ints,
+    before: _Ints,
+    values: _Floats,
     start: int,
     stop: int,
     rates: tuple[float, ...],
 ) -> None:
-    """A step of Adam from one row to before another.
+    """A step of Adam from one row to before another; a row's gradient is the sum over its places.
 
     `rates` are 1 − β₁, β₂, 1 − β₂, the length of the step, ε, the decay that adds to the gradient and what
     remains of a vector after one that does not, the two bias corrections multiplied into the length and ε.
     """
     new, kept, newer, length, epsilon, decay, remains = rates
     dim = table.shape[1]
+    gradient = np.zeros(dim, np.float32)
     for row in range(start, stop):
-        number = numbers[row]
-        if number >= 0:
+        place = last[row]
+        for k in range(dim):
+            gradient[k] = decay * table[row, k]
+        while place >= 0:
             for k in range(dim):
-                g = sums[number, k] + decay * table[row, k]
-                m = mean[row, k] + new * (g - mean[row, k])
-                v = kept * square[row, k] + newer * g * g
-                mean[row, k], square[row, k] = m, v
-                table[row, k] = remains * table[row, k] - length * m / (np.sqrt(v) + epsilon)
-        else:
-            for k in range(dim):
-                g = decay * table[row, k]
-                m = mean[row, k] + new * (g - mean[row, k])
-                v = kept * square[row, k] + newer * g * g
-                mean[row, k], square[row, k] = m, v
-                table[row, k] = remains * table[row, k] - length * m / (np.sqrt(v) + epsilon)
+                gradient[k] += values[place, k]
+            place = before[place]
+        for k in range(dim):
+            g = gradient[k]
+            m = mean[row, k] + new * (g - mean[row, k])
+            v = kept * square[row, k] + newer * g * g
+            mean[row, k], square[row, k] = m, v
+            table[row, k] = remains * table[row, k] - length * m / (np.sqrt(v) + epsilon)

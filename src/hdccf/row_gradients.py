@@ -6,14 +6,17 @@ They are torch's sparse tensors, so that autograd adds them up by itself. A rule
 
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int32, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-WORTH_NAMING = 8
+WORTH_NAMING = 2
 """Rows of a table for each that is looked up, from which naming them is faster (decision 165)."""
+
+LEAST_NUMBERS = 1 << 16
+"""In a table; below that the compiled loops save less in a training than loading them takes."""
 
 
 @cache
@@ -26,30 +29,9 @@ def arrays(*tensors: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.detach().numpy() for tensor in tensors)
 
 
-class Numbered(NamedTuple):
-    """An index of a table's rows, and its distinct rows as they first come."""
-
-    numbers: Int32[Tensor, " m"]
-    """Which of the distinct rows a row of the table is; −1 where it is none."""
-    distinct: Int64[Tensor, " k"]
-    places: Int64[Tensor, " n"]
-    """Which of the distinct rows each of the index is."""
-
-
-def numbered(index: Int64[Tensor, " n"], n_rows: int) -> Numbered:
-    from hdccf.row_kernels import number_rows
-
-    numbers, distinct, places = (
-        torch.empty(n_rows, dtype=torch.int32),
-        *torch.empty(2, len(index), dtype=torch.int64),
-    )
-    found = number_rows(*arrays(index, numbers, distinct, places))
-    return Numbered(numbers, distinct[:found], places)
-
-
 def saves(index: Int64[Tensor, "..."], table: Float[Tensor, "m d"]) -> bool:
     """Whether naming the rows of an index takes less than a whole table."""
-    return index.numel() * WORTH_NAMING <= len(table)
+    return table.numel() >= LEAST_NUMBERS and index.numel() * WORTH_NAMING <= len(table)
 
 
 def gradient_of_rows(

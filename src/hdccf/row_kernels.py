@@ -12,7 +12,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 _Floats = NDArray[np.float32]
-_Ints = NDArray[np.int32]
 _Longs = NDArray[np.int64]
 
 # Sums over a row may be taken in any order, as lanes of a vector register need.
@@ -69,7 +68,7 @@ def add_gradients(
 ) -> None:
     """Adds the gradients that the dots and the sum of squares hand on to those of the tables and the head.
 
-    Where the gradient of a row goes is said by another index: the row itself, or one of fewer rows.
+    Where the gradient of a row goes is said by another index: to the row itself, or to a place of its own.
     """
     pull = np.float32(2) * of_squares
     headed, sums = np.empty_like(head), np.empty_like(head)
@@ -86,29 +85,3 @@ def add_gradients(
         for k in range(len(head)):
             of_p[k] += head[k] * sums[k] + pull * p[k]
             of_head[k] += p[k] * sums[k]
-
-
-@njit("i8(i8[::1], i4[::1], i8[::1], i8[::1])", **_options)
-def number_rows(index: _Longs, numbers: _Ints, distinct: _Longs, places: _Longs) -> Any:
-    """The distinct rows of an index, as they first come, and how many there are.
-
-    numbers[row] is which of them a row is, −1 where it is none, and places[i] is numbers[index[i]].
-    """
-    numbers[:] = np.int32(-1)
-    found = 0
-    for i in range(len(index)):
-        row = index[i]
-        if numbers[row] < 0:
-            numbers[row] = found
-            distinct[found] = row
-            found += 1
-        places[i] = numbers[row]
-    return found
-
-
-@njit("void(i8[::1], f4[:,::1], f4[:,::1])", **_options)
-def add_up(places: _Longs, values: _Floats, sums: _Floats) -> None:
-    """sums[places[i]] += values[i], in their order."""
-    for i in range(len(places)):
-        for k in range(values.shape[1]):
-            sums[places[i], k] += values[i, k]

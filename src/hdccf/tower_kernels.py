@@ -18,7 +18,7 @@ from hdccf.pairwise_products import COLUMNS, ROWS, add_product
 _Floats = NDArray[np.float32]
 _Longs = NDArray[np.int64]
 
-_matrix, _panels, _vector = types.float32[:, ::1], types.float32[:, :, ::1], types.float32[::1]
+_matrix, _vector = types.float32[:, ::1], types.float32[::1]
 _index, _table = types.int64[::1], types.int64[:, ::1]
 _zero = np.float32(0)
 
@@ -56,6 +56,29 @@ def _add_transposed(a: _Floats, a_at: int, b: _Floats, b_at: int, c: _Floats, ro
 
 
 @njit(**_options)
+def _panels(matrix: _Floats) -> Any:
+    """A product's right side, so many columns after each other as registers hold."""
+    depth, width = matrix.shape
+    panels = np.empty((width // COLUMNS, depth, COLUMNS), np.float32)
+    for panel in range(len(panels)):
+        for row in range(depth):
+            for k in range(COLUMNS):
+                panels[panel, row, k] = matrix[row, panel * COLUMNS + k]
+    return panels
+
+
+@njit(**_options)
+def _panels_transposed(matrix: _Floats) -> Any:
+    width, depth = matrix.shape
+    panels = np.empty((width // COLUMNS, depth, COLUMNS), np.float32)
+    for panel in range(len(panels)):
+        for k in range(COLUMNS):
+            for row in range(depth):
+                panels[panel, row, k] = matrix[panel * COLUMNS + k, row]
+    return panels
+
+
+@njit(**_options)
 def _rectified(value: np.float32) -> Any:
     return _zero if value <= _zero else value  # what is not a number stays so, and is noticed
 
@@ -66,15 +89,25 @@ def _copy(table: _Floats, row: int, to: _Floats, at: int) -> Any:
     squares, dim = _zero, table.shape[1]
     for k in range(dim):
         to[at, k] = table[row, k]
-        squares += table[row, k] * table[row, k]
-    to[at, dim:] = _zero
+    for k in range(dim, to.shape[1]):
+        to[at, k] = _zero
+    for k in range(dim):
+        squares += to[at, k] * to[at, k]
     return squares
+
+
+@njit(**_options)
+def _repeat(vector: _Floats, to: _Floats, start: int, stop: int) -> None:
+    """A vector in some rows; a loop, as an assignment of arrays takes longer than these numbers."""
+    for row in range(start, stop):
+        for k in range(len(vector)):
+            to[row, k] = vector[k]
 
 
 @njit(
     types.float64(
         *(_matrix, _matrix, _index, _table, types.UniTuple(types.int64, 2)),
-        *(types.UniTuple(_panels, 3), types.UniTuple(_vector, 3), types.float32),
+        *(types.UniTuple(_matrix, 3), types.UniTuple(_vector, 3), types.float32),
         *(types.UniTuple(_matrix, 4), _matrix),
     ),
     **_options,
@@ -85,7 +118,7 @@ def forward(
     users: _Longs,
     columns: _Longs,
     where: tuple[int, int],
-    panels: Sequence[_Floats],
+    weights: Sequence[_Floats],
     vectors: Sequence[_Floats],
     bias: float,
     kept: Sequence[_Floats],
@@ -93,9 +126,10 @@ def forward(
 ) -> Any:
     """The logits of some of the users, and what the way back needs of them; gives the sum of squares.
 
-    `panels` are those of W_pᵀ, W_qᵀ and W₂ᵀ, `vectors` b₁, b₂ and the head. `kept` are p, q and both layers
+    `weights` are W_p, W_q and W₂, `vectors` b₁, b₂ and the head. `kept` are p, q and both layers
     after their rectifiers, of whole groups of ROWS users: what is beyond the last user is zero and stays it.
     """
+    by_p, by_q, by_first = [_panels_transposed(weight) for weight in weights]
     p, q, first, second = kept
     first_bias, second_bias, head = vectors
     n, width = columns.shape
@@ -111,17 +145,16 @@ def forward(
             for c in range(width):
                 squares += _copy(of_items, columns[b, c], q, b * width + c)
             total += squares
-        of_user[:] = first_bias
-        _add_rows(p, user, panels[0], of_user, 0, ROWS)
+        _repeat(first_bias, of_user, 0, ROWS)
+        _add_rows(p, user, by_p, of_user, 0, ROWS)
         for b in range(ROWS):
-            for c in range(width):
-                first[at + b * width + c] = of_user[b]
-        _add_rows(q, at, panels[1], first, at, rows)
+            _repeat(of_user[b], first, at + b * width, at + (b + 1) * width)
+        _add_rows(q, at, by_q, first, at, rows)
+        _repeat(second_bias, second, at, at + rows)
         for row in range(at, at + rows):
-            second[row] = second_bias
             for k in range(first.shape[1]):
                 first[row, k] = _rectified(first[row, k])
-        _add_rows(first, at, panels[2], second, at, rows)
+        _add_rows(first, at, by_first, second, at, rows)
         for b in range(here):
             for c in range(width):
                 logit, row = bias, at + b * width + c
@@ -135,7 +168,7 @@ def forward(
 
 @njit(
     types.void(
-        *(types.UniTuple(types.int64, 2), types.UniTuple(_panels, 3), _vector, types.UniTuple(_matrix, 4)),
+        *(types.UniTuple(types.int64, 2), types.UniTuple(_matrix, 3), _vector, types.UniTuple(_matrix, 4)),
         *(_matrix, types.float32, types.UniTuple(_matrix, 3)),
         *(types.UniTuple(_vector, 3), types.UniTuple(_matrix, 2)),
     ),
@@ -143,7 +176,7 @@ def forward(
 )
 def backward(
     where: tuple[int, int],
-    panels: Sequence[_Floats],
+    weights: Sequence[_Floats],
     head: _Floats,
     kept: Sequence[_Floats],
     slopes: _Floats,
@@ -154,9 +187,10 @@ def backward(
 ) -> None:
     """Adds to the layers' gradients what some of the users hand on, and writes those of p and q.
 
-    `panels` are those of W_p, W_q and W₂, `of_weights` and `of_vectors` in their order those of W_p, W_q, W₂
-    and of b₁, b₂ and the head, `of_rows` those of p and of q.
+    `of_weights` and `of_vectors` are in their order those of W_p, W_q, W₂ and of b₁, b₂ and the head,
+    `of_rows` those of p and of q.
     """
+    by_p, by_q, by_first = [_panels(weight) for weight in weights]
     p, q, first, second = kept
     of_first_bias, of_second_bias, of_head = of_vectors
     of_p, of_q = of_rows
@@ -177,7 +211,7 @@ def backward(
                 of_head[k] += slope * second[at + row, k]
             for k in range(len(head)):
                 of_second_bias[k] += of_second[row, k]
-        _add_rows(of_second, 0, panels[2], of_first, 0, rows)
+        _add_rows(of_second, 0, by_first, of_first, 0, rows)
         of_user[:] = _zero
         for row in range(rows):
             b = row // width
@@ -194,8 +228,8 @@ def backward(
         for row in range(at, at + rows):
             for k in range(q.shape[1]):
                 of_q[row, k] = pull * q[row, k]
-        _add_rows(of_user, 0, panels[0], of_p, user, ROWS)
-        _add_rows(of_first, 0, panels[1], of_q, at, rows)
+        _add_rows(of_user, 0, by_p, of_p, user, ROWS)
+        _add_rows(of_first, 0, by_q, of_q, at, rows)
         _add_transposed(of_user, 0, p, user, of_weights[0], ROWS)
         _add_transposed(of_first, 0, q, at, of_weights[1], rows)
         _add_transposed(of_second, 0, first, at, of_weights[2], rows)

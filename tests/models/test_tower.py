@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from graphs import small_split
+from hdccf import row_gradients
 from hdccf.data.sampling import Pairs
 from hdccf.models import neumf, tower
 from hdccf.models.neumf import NeuMF, build_neumf
@@ -58,12 +59,19 @@ def literally(parameters: list[Tensor], users: Tensor, columns: Tensor) -> tuple
 
 
 @pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("n_rows", [1, 2, 8, 19])
 @pytest.mark.parametrize(("of_logits", "of_squares"), [(1.0, 0.0), (0.0, 1.0), (0.7, 0.3)])
 def test_logits_squares_and_gradients_are_the_formulas(
-    n_rows: int, sizes: tuple[int, ...], of_logits: float, of_squares: float
+    n_rows: int,
+    sizes: tuple[int, ...],
+    of_logits: float,
+    of_squares: float,
+    named: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(row_gradients, "LEAST_NUMBERS", 0 if named else 1 << 40)
     parameters, users, columns = case(n_rows, sizes)
     doubles = [x.detach().double().requires_grad_() for x in parameters]
     slopes = torch.randn(columns.shape, generator=torch.Generator().manual_seed(1))
@@ -89,10 +97,11 @@ def test_one_of_the_two_alone_has_a_gradient(asked: int) -> None:
         torch.testing.assert_close(mine.to_dense().double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_few_rows_of_a_large_table_are_named_and_many_are_not() -> None:
-    for n_rows, named in ((20, [True, True]), (21, [False, False])):
-        # An eighth of 160 users, and three times as many of 480 items.
-        parameters, users, columns = case(n_rows, (160, 480, 64, 64, 32))
+def test_few_rows_of_a_large_table_are_named_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_gradients, "LEAST_NUMBERS", 40 * 64)
+    for n_rows, n_users, named in ((20, 40, [True, True]), (21, 40, [False, False]), (8, 39, [False, True])):
+        # Half of 40 users, and three times as many of 120 items; of 39 even few are not worth it.
+        parameters, users, columns = case(n_rows, (n_users, 120, 64, 64, 32))
         logits, _ = of_tower(parameters, users, columns)
         gradients = torch.autograd.grad(logits.sum(), parameters[:2])
         assert [x.layout == torch.sparse_coo for x in gradients] == named

@@ -7,10 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hdccf.row_gradients import arrays, gradient_of_rows, has_numba, numbered, saves
-
-# Below this the compiled loops save less in a training than loading them takes.
-_MANY_NUMBERS = 1 << 16
+from hdccf.row_gradients import LEAST_NUMBERS, arrays, gradient_of_rows, has_numba, saves
 
 
 def row_dots(vectors: Float[Tensor, "b d"], others: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
@@ -39,7 +36,7 @@ class _RowDots(torch.autograd.Function):
 def can_look_up(table: Tensor, columns: Tensor) -> bool:
     """Whether `looked_up_dots` can take these columns of a table, and is worth its loading."""
     kind = (table.device.type, table.dtype) == ("cpu", torch.float32)
-    return kind and columns.numel() * table.shape[1] >= _MANY_NUMBERS and has_numba()
+    return kind and columns.numel() * table.shape[1] >= LEAST_NUMBERS and has_numba()
 
 
 def looked_up_dots(
@@ -87,20 +84,21 @@ class _LookedUpDots(torch.autograd.Function):
 
 
 class _Side(NamedTuple):
-    """Where the gradient of a table is added up: in one as large, or in its distinct rows alone."""
+    """Where the gradient of a table is added up: in one as large, or apart for each place of its index."""
 
-    to: Int64[Tensor, "..."]
-    sums: Float[Tensor, "k d"]
-    distinct: Int64[Tensor, " k"] | None
+    looked_up: Int64[Tensor, "..."]
     table: Float[Tensor, "m d"]
+    to: Int64[Tensor, "..."]
+    sums: Float[Tensor, "n d"]
 
     @classmethod
     def of(cls, index: Int64[Tensor, "..."], table: Float[Tensor, "m d"]) -> "_Side":
         if not saves(index, table):
-            return cls(index, torch.zeros_like(table), None, table)
-        found = numbered(index.flatten(), len(table))
-        sums = table.new_zeros(len(found.distinct), table.shape[1])
-        return cls(found.places.view_as(index), sums, found.distinct, table)
+            return cls(index, table, index, torch.zeros_like(table))
+        places = torch.arange(index.numel()).view(index.shape)
+        return cls(index, table, places, table.new_zeros(index.numel(), table.shape[1]))
 
     def gradient(self) -> Float[Tensor, "m d"]:
-        return self.sums if self.distinct is None else gradient_of_rows(self.distinct, self.sums, self.table)
+        if self.to is self.looked_up:
+            return self.sums
+        return gradient_of_rows(self.looked_up.flatten(), self.sums, self.table)

@@ -60,10 +60,10 @@ class _Tower(torch.autograd.Function):
         dim = _up(of_users.shape[1], kernels.COLUMNS)
         shapes = (n, dim), (rows, dim), (rows, wide), (rows, factors)
         ctx.kept = [of_users.new_empty(shape) for shape in shapes]
-        panels = [_panels(x.T) for x in (net.user_weight, net.item_weight, net.second_weight)]
+        weights = [_padded(x) for x in (net.user_weight, net.item_weight, net.second_weight)]
         vectors = [_padded(x) for x in (net.first_bias, net.second_bias, net.head)]
         looked_up = arrays(of_users, of_items, users, columns)
-        layout = arrays(*panels), arrays(*vectors), float(net.bias), arrays(*ctx.kept), logits.numpy()
+        layout = arrays(*weights), arrays(*vectors), float(net.bias), arrays(*ctx.kept), logits.numpy()
 
         def work(some: Sequence[Where]) -> float:
             return math.fsum(kernels.forward(*looked_up, where, *layout) for where in some)
@@ -83,12 +83,12 @@ class _Tower(torch.autograd.Function):
         net = Layers(*layers)
         slopes = of_users.new_zeros(columns.shape) if of_logits is None else of_logits.contiguous()
         pull = 0.0 if of_squares is None else float(of_squares)
-        panels = [_panels(x) for x in (net.user_weight, net.item_weight, net.second_weight)]
+        weights = [_padded(x) for x in (net.user_weight, net.item_weight, net.second_weight)]
         of_p, of_q = (torch.empty_like(x) for x in ctx.kept[:2])
         wide, factors, dim = (x.shape[1] for x in (*ctx.kept[2:], of_p))
         shapes = (wide, dim), (wide, dim), (factors, wide), (wide,), (factors,), (factors,)
         head, of_rows = _padded(net.head).numpy(), arrays(of_p, of_q)
-        given = arrays(*panels), head, arrays(*ctx.kept), slopes.numpy(), pull
+        given = arrays(*weights), head, arrays(*ctx.kept), slopes.numpy(), pull
 
         def work(some: Sequence[Where]) -> list[Tensor]:
             found = [slopes.new_zeros(shape) for shape in shapes]
@@ -130,11 +130,5 @@ def _padded(x: Tensor) -> Tensor:
     return functional.pad(x, [0, more[1], 0, more[0]] if x.dim() == 2 else [0, more[0]]) if any(more) else x
 
 
-def _panels(x: Float[Tensor, "s j"]) -> Float[Tensor, "panels depth width"]:
-    """A product's right side, so many columns after each other as registers hold."""
-    x = _padded(x)
-    return x.reshape(len(x), -1, _kernels().COLUMNS).transpose(0, 1).contiguous()
-
-
 def _cut(x: Tensor, shape: Sequence[int]) -> Tensor:
-    return x[tuple(slice(size) for size in shape)].contiguous()
+    return x if x.shape == shape else x[tuple(slice(size) for size in shape)].contiguous()
