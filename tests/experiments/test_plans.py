@@ -101,7 +101,17 @@ def test_the_ablations_are_the_paper_s_and_ours(plan: Plan) -> None:
             7,
             "block",
         )
+    # Nor is where vectors start.
+    write_best(plan.results / "tuned" / "small" / "hdccf.toml", {"start": "spectral"}, origin)
+    write_best(plan.results / "tuned" / "small-time" / "hdccf.toml", {**ours, "start": "spectral"}, origin)
     by_label = {row.label: row for row in plans.ablation(plan)}
+    starts = {label: row.settings.get("start") for label, row in by_label.items() if "start" in label}
+    assert starts == {
+        "ours, random start": "random",
+        "BPR, same start": "spectral",
+        "SSM, same start": "spectral",
+        "time-aware, random start": "random",
+    }
     assert by_label["paper"].settings == {**PRESETS["paper"], "validation_metric": "sampled:ndcg@10"}
 
 

@@ -148,21 +148,25 @@ _ABLATIONS = ("wo-i", "wo-u", "wo-ui", "bpr-plus", "biased", "unmodulated", "pap
 
 def ablation(plan: Plan) -> list[Row]:
     """The paper's variants, the paper's model, and ours without and with time; with time also the parts of
-    the history vector, and that same vector under the losses of BPR and SSM, since it is not HDCCF's own."""
+    the history vector. Vectors and their start are not HDCCF's own, so BPR and SSM have rows with them."""
     ours, origin = plan.tuned(OURS, False)
     rows = [*(Row(name, PRESETS[name]) for name in _ABLATIONS), Row("ours", ours, origin=origin)]
+    if ours.get("start") == "spectral":
+        rows += [Row("ours, random start", {**ours, "start": "random"}), *_losses(ours, "same start")]
     if plan.has_times:
         ours, origin = plan.tuned(OURS, True)
         rows.append(Row("ours, time-aware", ours, origin=origin))
+        if ours.get("start") == "spectral":
+            rows.append(Row("time-aware, random start", {**ours, "start": "random"}))
         if ours.get("user_vector") == "history":
-            rows.append(Row("history as a sum", {"user_vector": "history"}))
-            rows += [
-                Row(f"{TITLES[model]}, same vectors", _same_vectors(ours, model), model) for model in _LOSSES
-            ]
+            rows += [Row("history as a sum", {"user_vector": "history"}), *_losses(ours, "same vectors")]
     return plan.rows(rows)
 
 
-_LOSSES = ("bpr", "ssm")
+def _losses(ours: Mapping[str, Any], words: str) -> list[Row]:
+    return [
+        Row(f"{TITLES[model]}, {words}", _same_vectors(ours, model), model=model) for model in ("bpr", "ssm")
+    ]
 
 
 def _same_vectors(ours: Mapping[str, Any], model: str) -> dict[str, Any]:
