@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from hdccf.pairwise_workers import share
-from hdccf.row_gradients import arrays, has_numba
+from hdccf.row_gradients import arrays, is_compiled
 
 _Given = tuple[Tensor, Tensor, dict[str, Tensor]]
 """A parameter, its gradient and its moments."""
@@ -18,7 +18,36 @@ _WORTH_SHARING = 1 << 20
 """Numbers of the tables from which a second thread gains more than waking it takes."""
 
 
-class FusedAdam:
+class Moments:
+    """What Adam's rules remember of their parameters, by place, as a checkpoint keeps it."""
+
+    BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.state: dict[int, dict[str, Tensor]] = {}
+
+    def _state_of(self, index: int) -> dict[str, Tensor]:
+        if index not in self.state:
+            parameter = self.parameters[index]
+            self.state[index] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        return self.state[index]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state = {}
+        for index, kept in state_dict["state"].items():
+            for name, tensor in self._state_of(index).items():
+                tensor.copy_(kept[name])
+
+
+class FusedAdam(Moments):
     """torch's own fused Adam, one pass over each table instead of a dozen, without its optimizer class.
 
     The class imports torch's compiler at its first step: seconds of every training (decision 126).
@@ -26,14 +55,11 @@ class FusedAdam:
     rows that have one, the others have zero, and move on by their moments as ever (decision 165).
     """
 
-    BETAS, EPSILON = (0.9, 0.999), 1e-8
-
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float, *, decoupled: bool
     ) -> None:
-        self.parameters = list(parameters)
+        super().__init__(parameters)
         self.lr, self.weight_decay, self.decoupled = lr, weight_decay, decoupled
-        self.state: dict[int, dict[str, Tensor]] = {}
 
     @torch.no_grad()
     def step(self) -> None:
@@ -41,7 +67,7 @@ class FusedAdam:
         of_rows: list[_Given] = []
         for index, parameter in enumerate(self.parameters):
             if parameter.grad is not None:
-                by_rows = parameter.grad.layout == torch.sparse_coo and _is_compiled(parameter)
+                by_rows = parameter.grad.layout == torch.sparse_coo and is_compiled(parameter)
                 gradient = parameter.grad if by_rows else parameter.grad.to_dense()
                 (of_rows if by_rows else whole).append((parameter, gradient, self._state_of(index)))
         if whole:
@@ -72,12 +98,10 @@ class FusedAdam:
 
     def _laid_out(self, table: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> tuple[Any, ...]:
         """What the compiled loop takes, but for which rows."""
-        index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
-        last, before = (torch.empty(n, dtype=torch.int32) for n in (len(table), len(index)))
-        _kernels().link_rows(*arrays(index, last, before))
+        _, *chained = chained_rows(gradient)
         state["step"] += 1
         moments = state["exp_avg"], state["exp_avg_sq"]
-        return *arrays(table, *moments, last, before, values), self._rates(float(state["step"]))
+        return *arrays(table, *moments, *chained), self._rates(float(state["step"]))
 
     def _rates(self, step: float) -> tuple[float, ...]:
         first, second = self.BETAS
@@ -89,7 +113,7 @@ class FusedAdam:
         return *moments, self.lr * of_root / of_mean, self.EPSILON * of_root, decay, remains
 
     def _step_rows(self, tables: Sequence[tuple[Any, ...]]) -> None:
-        adam_rows = _kernels().adam_rows
+        adam_rows = kernels().adam_rows
         threads = torch.get_num_threads() if sum(table[0].size for table in tables) >= _WORTH_SHARING else 1
 
         def work(some: Sequence[int]) -> None:
@@ -100,29 +124,14 @@ class FusedAdam:
 
         share(work, range(threads), threads)
 
-    def _state_of(self, index: int) -> dict[str, Tensor]:
-        if index not in self.state:
-            parameter = self.parameters[index]
-            self.state[index] = {
-                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-        return self.state[index]
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"state": self.state}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.state = {}
-        for index, kept in state_dict["state"].items():
-            for name, tensor in self._state_of(index).items():
-                tensor.copy_(kept[name])
+def chained_rows(gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a gradient that names its rows: which, the last place of each, the places before, and values."""
+    index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
+    last, before = (torch.empty(n, dtype=torch.int32) for n in (len(gradient), len(index)))
+    kernels().link_rows(*arrays(index, last, before))
+    return index, last, before, values
 
 
-def _kernels() -> Any:
+def kernels() -> Any:
     return import_module("hdccf.adam_kernels")  # not at the top: numba takes half a second to import
-
-
-def _is_compiled(table: Tensor) -> bool:
-    return (table.device.type, table.dtype, table.dim()) == ("cpu", torch.float32, 2) and has_numba()

@@ -1,4 +1,4 @@
-"""Adam over all rows of a table, from a gradient that names the few which have one, compiled.
+"""Adam over all rows of a table, or some, from a gradient that names the few which have one, compiled.
 
 Imported only where numba is installed (`hdccf.optimizers` decides; the tests hold torch's own Adam against
 it). float32 only, and arrays in C order. Rows do not depend on each other, so bits are the same for any
@@ -69,3 +69,39 @@ def adam_rows(
             v = kept * square[row, k] + newer * g * g
             mean[row, k], square[row, k] = m, v
             table[row, k] = remains * table[row, k] - length * m / (np.sqrt(v) + epsilon)
+
+
+@njit(
+    "void(f4[:,::1], f4[:,::1], f4[:,::1], i8[::1], i4[::1], i4[::1], f4[:,::1], UniTuple(f4, 5))",
+    **_options,
+)
+def adam_some(
+    table: _Floats,
+    mean: _Floats,
+    square: _Floats,
+    index: _Longs,
+    last: _Ints,
+    before: _Ints,
+    values: _Floats,
+    rates: tuple[float, ...],
+) -> None:
+    """A step of Adam with the rows of an index; the others and their moments stay."""
+    new, kept, newer, length, epsilon = rates
+    dim = table.shape[1]
+    gradient = np.zeros(dim, np.float32)
+    for i in range(len(index)):
+        row = index[i]
+        if last[row] != i:
+            continue  # its turn is at its last place
+        gradient[:] = values[i]
+        place = before[i]
+        while place >= 0:
+            for k in range(dim):
+                gradient[k] += values[place, k]
+            place = before[place]
+        for k in range(dim):
+            g = gradient[k]
+            m = mean[row, k] + new * (g - mean[row, k])
+            v = kept * square[row, k] + newer * g * g
+            mean[row, k], square[row, k] = m, v
+            table[row, k] -= length * m / (np.sqrt(v) + epsilon)

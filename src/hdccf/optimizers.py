@@ -6,11 +6,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, SparseAdam
+from torch.optim import SGD, Adagrad
 
 from hdccf.adam import FusedAdam
 from hdccf.config import TrainingSettings
 from hdccf.profiling import Clock, no_clock
+from hdccf.row_adam import RowAdam
 from hdccf.team import ALONE, Team
 
 
@@ -36,7 +37,7 @@ class Stepper:
     """Takes steps with one group of parameters.
 
     With sparse updates a parameter whose gradient names the rows it touched has the others, and their
-    moments, left alone: SGD and Adagrad do so by themselves, for Adam's rules SparseAdam does. A parameter
+    moments, left alone: SGD and Adagrad do so by themselves, for Adam's rules RowAdam does. A parameter
     with a whole gradient goes through the ordinary rule.
     """
 
@@ -56,7 +57,7 @@ class Stepper:
         }
         self.sparse = settings.sparse_updates
         if self.sparse and settings.optimizer in ("adam", "adamw"):
-            self.optimizers["sparse"] = SparseAdam(self.parameters, lr=settings.learning_rate)
+            self.optimizers["sparse"] = RowAdam(self.parameters, lr=settings.learning_rate)
 
     def step(self, loss: Tensor) -> None:
         for parameter in self.parameters:

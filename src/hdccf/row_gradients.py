@@ -42,3 +42,8 @@ def gradient_of_rows(
         return torch.sparse_coo_tensor(index.unsqueeze(0), values, table.shape, check_invariants=False)
     whole: Tensor = torch.ops.aten.embedding_dense_backward(values, index, len(table), -1, False)
     return whole
+
+
+def is_compiled(table: Tensor) -> bool:
+    """Whether there are compiled loops for the rows of a table."""
+    return (table.device.type, table.dtype, table.dim()) == ("cpu", torch.float32, 2) and has_numba()
