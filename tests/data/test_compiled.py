@@ -1,5 +1,9 @@
 """The compiled loops against the NumPy ways that they stand in for: equal, value for value."""
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +159,34 @@ def test_numba_that_cannot_be_used_is_done_without(monkeypatch: pytest.MonkeyPat
         assert len(read(pl.DataFrame({"user": ["a", "b"], "item": ["x", "y"]}))) == 2
     finally:
         compiled._installed.cache_clear()
+
+
+def test_an_error_waits_for_the_other_half() -> None:
+    ended = list[int]()
+
+    def work(half: int) -> None:
+        if half == 0:
+            raise ValueError("the first half")
+        time.sleep(0.2)
+        ended.append(half)
+
+    with pytest.raises(ValueError, match="the first half"):
+        compiled.both(work)
+    assert ended == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_helpers_of_its_own() -> None:
+    code = """if True:
+        import os
+        from hdccf.data.compiled import both
+        assert both(lambda half: half) == [0, 1]
+        child = os.fork()
+        if not child:
+            os._exit(both(lambda half: 40 + half)[1])
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "41", done.stderr
