@@ -4,10 +4,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-# torch's optimizers load it at their first use, for seconds; loading libraries is counted for nobody.
+# Loaded at their first use, for up to seconds; loading libraries is counted for nobody.
 import torch._dynamo  # noqa: F401
 
 import hdccf
+import hdccf.adam_kernels
+import hdccf.data.draw_kernels
+import hdccf.pairwise_kernels
+import hdccf.row_kernels
 from hdccf.config import TrainingSettings
 from hdccf.data.prepare import predefined_split
 from hdccf.evaluation.ranking import Ranker
