@@ -90,18 +90,20 @@ def adam_some(
     dim = table.shape[1]
     gradient = np.zeros(dim, np.float32)
     for i in range(len(index)):
-        row = index[i]
+        row = np.uint64(index[i])  # without a sign the loops over a row need not ask for it
         if last[row] != i:
             continue  # its turn is at its last place
-        gradient[:] = values[i]
+        for k in range(dim):
+            gradient[k] = values[i, k]
         place = before[i]
         while place >= 0:
             for k in range(dim):
                 gradient[k] += values[place, k]
             place = before[place]
+        vector, its_mean, its_square = table[row], mean[row], square[row]
         for k in range(dim):
             g = gradient[k]
-            m = mean[row, k] + new * (g - mean[row, k])
-            v = kept * square[row, k] + newer * g * g
-            mean[row, k], square[row, k] = m, v
-            table[row, k] -= length * m / (np.sqrt(v) + epsilon)
+            m = its_mean[k] + new * (g - its_mean[k])
+            v = kept * its_square[k] + newer * g * g
+            its_mean[k], its_square[k] = m, v
+            vector[k] -= length * m / (np.sqrt(v) + epsilon)
