@@ -101,15 +101,18 @@ class _File:
             groups, middle = 0, 0
         of_user = [_Ids(self.data, self.user, users) for _ in range(2)]
         of_item = [_Ids(self.data, self.item, items) for _ in range(2)]
+        timed = [] if self.time is None else [(self.time, chunk) for chunk in self.time.chunks]
+        shared = iter(timed)
 
         def work(half: int) -> None:
             mine = slice(groups, None) if half else slice(0, groups)
             for ids in (of_user[half], of_item[half]):
-                # Where halves would be uneven, one thread has the users, and the other one all else.
+                # Where halves would be uneven, one thread has the users, and the other one the items.
                 if groups or (ids is of_user[half]) == (half == 0):
                     ids.read(mine if groups else slice(None))
-            if self.time is not None and (groups or half):
-                _read_times(self.data, self.time, self.time.chunks[mine if groups else slice(None)], times)
+            # And whoever of them is done takes the times of the next row group.
+            for column, chunk in timed[mine] if groups else shared:
+                _read_times(self.data, column, chunk, times)
 
         compiled.both(work)
         for of in (of_user, of_item):
@@ -217,23 +220,20 @@ class _Ids:
         return pl.Series(keys[:, 0].copy().view(np.int64))
 
 
-def _read_times(
-    data: NDArray[np.uint8], column: _Column, chunks: Sequence[_Chunk], times: NDArray[np.int64]
-) -> None:
+def _read_times(data: NDArray[np.uint8], column: _Column, chunk: _Chunk, times: NDArray[np.int64]) -> None:
     kernels: Any = import_module("hdccf.data.values")
-    for chunk in chunks:
-        known = times[:0]
-        for page, first, last in _data_pages(data, column, chunk):
-            if page.kind == "dictionary":
-                known = _integers(page, column.physical)
-            elif page.kind == "plain":
-                times[first:last] = _integers(page, column.physical)
-            else:
-                places = np.empty(page.size, np.int32)
-                seen, _ = kernels.read_indices(page.values, page.size, places, 0, -1)
-                if not 0 <= seen < len(known):
-                    raise StrangeError
-                np.take(known, places, out=times[first:last])
+    known = times[:0]
+    for page, first, last in _data_pages(data, column, chunk):
+        if page.kind == "dictionary":
+            known = _integers(page, column.physical)
+        elif page.kind == "plain":
+            times[first:last] = _integers(page, column.physical)
+        else:
+            places = np.empty(page.size, np.int32)
+            seen, _ = kernels.read_indices(page.values, page.size, places, 0, -1)
+            if not 0 <= seen < len(known):
+                raise StrangeError
+            np.take(known, places, out=times[first:last], mode="clip")  # or NumPy fills a copy first
 
 
 def _data_pages(data: NDArray[np.uint8], column: _Column, chunk: _Chunk) -> Any:
