@@ -234,8 +234,9 @@ class BlockSampler:
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
         for chosen in shuffled(len(self._active), self.block_users, generator, least=1):
             users = self._active[chosen]
-            columns, inclusion = self._columns(users, generator)
-            rows, places, entries = self.graph.items_of.within(users, columns)
+            rows, items, entries = self.graph.items_of.within(users, None)
+            columns, inclusion = self._columns(items, generator)
+            places = places_in(items, columns, self.graph.n_items)  # all of them are there
             yield Block(
                 users,
                 columns,
@@ -249,13 +250,11 @@ class BlockSampler:
             )
 
     def _columns(
-        self, users: Int64[Tensor, " r"], generator: torch.Generator
+        self, positives: Int64[Tensor, " n"], generator: torch.Generator
     ) -> tuple[Int64[Tensor, " c"] | None, Float[Tensor, " c"] | None]:
-        items_of = self.graph.items_of
         if self.graph.n_items <= self.block_items:
             return None, None
-        _, entries = expand(items_of.starts[users], items_of.degrees[users])
-        return draw_columns(items_of.at(entries), self.graph.n_items, self.block_items, generator)
+        return draw_columns(positives, self.graph.n_items, self.block_items, generator)
 
 
 @dataclass(frozen=True)
@@ -330,13 +329,19 @@ def draw_columns(
     A positive's item is there for certain and stands for itself; a drawn one stands for its share of the
     rest. So a weighted sum over the columns has the sum over the catalogue as its expectation.
     """
-    certain = torch.unique(positives)
+    # Marked instead of sorted: a tenth of the time, and `places_in` passes over the catalogue too.
+    marks = torch.zeros(n_items, dtype=torch.bool)
+    marks.index_fill_(0, positives, True)
+    certain = marks.nonzero().squeeze(1)
     rest = n_items - len(certain)
     drawn_size = min(rest, max(size - len(certain), len(certain)))
     ranks = _distinct_below(rest, drawn_size, generator)
-    # The r-th of the others is r and the number of certain ones with at most r others below them.
-    others_below = certain - torch.arange(len(certain))
-    drawn = ranks + torch.searchsorted(others_below, ranks, right=True)
+    if 4 * drawn_size > rest:
+        drawn = marks.logical_not_().nonzero().squeeze(1).index_select(0, ranks)
+    else:
+        # The r-th of the others is r and the number of certain ones with at most r others below them.
+        others_below = certain - torch.arange(len(certain))
+        drawn = ranks + torch.searchsorted(others_below, ranks, right=True)
     inclusion = torch.ones(len(certain) + drawn_size)
     if drawn_size:
         inclusion[len(certain) :] = rest / drawn_size
@@ -364,8 +369,8 @@ def places_in(
     if columns is None:
         return items
     slots = torch.full((n_items,), -1, dtype=torch.int64)
-    slots[columns] = torch.arange(len(columns))
-    return slots[items]
+    slots.index_copy_(0, columns, torch.arange(len(columns)))
+    return slots.index_select(0, items)
 
 
 def batch_sizes(total: int, size: int, least: int = 2) -> list[int]:
