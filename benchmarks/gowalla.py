@@ -41,7 +41,6 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"learning_rate": 3e-3, "negatives": 50, "l2": 2e-4},
         # From the spectrum it is in four epochs where it otherwise is in sixty (decision 170).
         {"start": "spectral", "init_std": 0.25, "learning_rate": 1e-3, "negatives": 16, "l2": 5e-4},
-        {"start": "spectral", "init_std": 0.25, "learning_rate": 5e-4, "negatives": 16, "l2": 5e-4},
     ],
     "enmf": [{"negative_weight": 0.02}],
     "lightgcn": [
