@@ -151,7 +151,7 @@ def _table() -> str:
         "# Gowalla's public split",
         "",
         "`python benchmarks/gowalla.py`; each training is a line of `gowalla.jsonl`. Dimension 64, full",
-        "ranking, settings and epoch chosen on the validation part (decisions 081, 128), trained again with",
+        "ranking, settings and epoch chosen on validation (decisions 081, 128, 170), trained again with",
         "it and tested. Every test has its row; one of BPR with one negative came before them (081). Seconds",
         "are processor time where the line's `clock` says so, otherwise wall-clock beside other work.",
         "",
