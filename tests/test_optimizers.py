@@ -93,7 +93,11 @@ def test_rows_move_alike_compiled_and_as_written(steps: int, monkeypatch: pytest
     rules = [RowAdam([table], lr=0.02) for table in tables]
     for step in range(steps):
         n = 12
-        rows = torch.randint(40, (n,), generator=generator) if step % 2 else torch.randperm(40)[:n]
+        rows = (
+            torch.randint(40, (n,), generator=generator)
+            if step % 2
+            else torch.randperm(40, generator=generator)[:n]
+        )
         wanted = torch.randn(n, 5, generator=generator)
         for written, table, rule in zip((False, True), tables, rules, strict=True):
             table.grad = torch.sparse_coo_tensor(rows.unsqueeze(0), wanted, (40, 5), check_invariants=False)

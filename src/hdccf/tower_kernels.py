@@ -68,17 +68,6 @@ def _panels(matrix: _Floats) -> Any:
 
 
 @njit(**_options)
-def _panels_transposed(matrix: _Floats) -> Any:
-    width, depth = matrix.shape
-    panels = np.empty((width // COLUMNS, depth, COLUMNS), np.float32)
-    for panel in range(len(panels)):
-        for k in range(COLUMNS):
-            for row in range(depth):
-                panels[panel, row, k] = matrix[panel * COLUMNS + k, row]
-    return panels
-
-
-@njit(**_options)
 def _rectified(value: np.float32) -> Any:
     return _zero if value <= _zero else value  # what is not a number stays so, and is noticed
 
@@ -129,7 +118,7 @@ def forward(
     `weights` are W_p, W_q and W₂, `vectors` b₁, b₂ and the head. `kept` are p, q and both layers
     after their rectifiers, of whole groups of ROWS users: what is beyond the last user is zero and stays it.
     """
-    by_p, by_q, by_first = [_panels_transposed(weight) for weight in weights]
+    by_p, by_q, by_first = [_panels(np.ascontiguousarray(weight.T)) for weight in weights]
     p, q, first, second = kept
     first_bias, second_bias, head = vectors
     n, width = columns.shape

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from hdccf.data.interactions import Adjacency, Interactions
 from hdccf.errors import DataError
+from hdccf.row_gradients import has_numba
 
 _MANY_PAIRS = 1 << 18
 
@@ -83,7 +83,7 @@ class Neighbours:
     @cached_property
     def _is_compiled(self) -> bool:
         """Whether there are so many pairs that the compiled search, a second to load, is soon worth it."""
-        return len(self.flat) >= _MANY_PAIRS and find_spec("numba") is not None
+        return len(self.flat) >= _MANY_PAIRS and has_numba()
 
     def _columns_at(
         self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]

@@ -26,7 +26,7 @@ _ATTENTION_START: dict[str, Any] = {
     "block_users": 64,
     "user_side": 0.0,
     "learning_rate": 2e-3,
-    "init_std": 0.25,
+    **_SPECTRAL,
 }
 
 # Without times negative users cost full ranking on ML-1M (decision 004), so they are left out.
@@ -183,7 +183,7 @@ _PAPER: dict[str, Any] = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "hdccf": {},
-    "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START, **_SPECTRAL},
+    "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START},
     "time-blind": _TIME_BLIND,
     "spectral": _TIME_BLIND_FAST,
     "recency": {
