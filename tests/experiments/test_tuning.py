@@ -92,6 +92,21 @@ def test_a_study_of_ours_begins_at_its_presets(split: Split, tmp_path: Path) -> 
         assert found == HDCCF(**{**PRESETS[preset], **fixed, "weight_decay": found.weight_decay})
 
 
+@pytest.mark.parametrize("preset", ["hdccf", "attention", "recency"])
+def test_a_study_may_begin_with_settings_from_elsewhere(split: Split, tmp_path: Path, preset: str) -> None:
+    fixed = {"epochs": 1, "evaluate_every": 1, "patience": 1}
+    asked = replace(question(split, "hdccf", fixed=fixed), time_aware=True)
+    # `auto` is no vector of its own: what a study writes says which.
+    carried = {"user_vector": "history", **PRESETS[preset], "weight_decay": 1e-5, "temperature": 0.6}
+    place = str(tmp_path / "study.jsonl")
+    tune(split, asked, Budget(1, 5), study=place, out=tmp_path / "best.toml", start=carried)
+    found = HDCCF(**tomllib.loads((tmp_path / "best.toml").read_text()))
+    assert found == HDCCF(**{**carried, **fixed, "temperature": 0.5})  # the edge of its space
+    # Then come the defaults; and a study that exists is not begun again.
+    with open_study(place, asked, carried) as study:
+        assert states(study) == ["COMPLETE", "WAITING"]
+
+
 def test_a_sqlite_study_is_as_good(split: Split, tmp_path: Path) -> None:
     place = f"sqlite:///{tmp_path}/study.db"
     found = tune(split, question(split), Budget(3, 5), study=place, out=tmp_path / "best.toml")

@@ -37,6 +37,13 @@ def tune(
             help="The best settings. Without it: results/tuned/DATASET[-time]/MODEL.toml.",
         ),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Settings that a new study tries first, such as those found on a smaller data set.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an --out that another study wrote.")
     ] = False,
@@ -62,7 +69,7 @@ def tune(
     Call it again to go on after Ctrl-C or a kill, or in a second terminal to work on the same study.
     Hopeless trials are ended early.
     """
-    from hdccf.config import parse_assignments
+    from hdccf.config import parse_assignments, read_toml
     from hdccf.experiments.places import part_name
     from hdccf.experiments.studies import Budget, Question, open_study
     from hdccf.experiments.tasks import open_split, task_of
@@ -88,6 +95,7 @@ def tune(
         Budget(trials, minutes),
         study=place,
         out=target,
+        start=read_toml(start) if start else None,
         jobs=jobs,
         threads=threads,
         overwrite=overwrite,

@@ -7,14 +7,14 @@ lock, so the budget is kept whoever asks.
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from hdccf.config import Settings
+from hdccf.config import Settings, build_settings
 from hdccf.errors import ConfigError
 from hdccf.experiments.journal import cut_half_a_line
 from hdccf.experiments.locks import FileLock, is_held
@@ -76,7 +76,7 @@ class Budget:
 class StudyFile:
     """An Optuna study in a journal (a text file, a line a change) or, by a sqlite:/// address, a database."""
 
-    def __init__(self, place: str, question: Question) -> None:
+    def __init__(self, place: str, question: Question, start: Mapping[str, Any] | None = None) -> None:
         self.place, self.question = place, question
         self.path = _path_of(place)
         self._locks = self.path.parent / f".{self.path.name}.locks"
@@ -89,7 +89,7 @@ class StudyFile:
             self.study: optuna.Study = tools.create_study(
                 storage=self._storage, study_name=NAME, direction="maximize", load_if_exists=True
             )
-            self._check()
+            self._check(start)
         self._worker.acquire()
 
     def _open(self, optuna: Any) -> Any:
@@ -110,15 +110,16 @@ class StudyFile:
         if hasattr(self._storage, "engine"):
             self._storage.engine.dispose()
 
-    def _check(self) -> None:
-        """A new study is told its question; an old one must have the same."""
+    def _check(self, start: Mapping[str, Any] | None) -> None:
+        """A new study is told its question, and where to begin; an old one must have the same question."""
         known, found = self.question.known(), self.study.user_attrs.get("question")
         if found is None:
             self.study.set_user_attr("question", known)
-            start = _defaults(self.question)
-            if start:
-                # Where the published settings are best nothing worse than them is found.
-                self.study.enqueue_trial(start)
+            first = [_carried(self.question, start)] if start else []
+            # Where the published settings are best nothing worse than them is found.
+            for point in (*first, _defaults(self.question)):
+                if point:
+                    self.study.enqueue_trial(point, skip_if_exists=True)
             return
         differing = [name for name in known if found.get(name) != known[name]]
         if differing:
@@ -207,8 +208,9 @@ class StudyFile:
 
 
 @contextmanager
-def open_study(place: str, question: Question) -> Iterator[StudyFile]:
-    opened = StudyFile(place, question)
+def open_study(place: str, question: Question, start: Mapping[str, Any] | None = None) -> Iterator[StudyFile]:
+    """`start`: settings that a new study tries first, before the defaults."""
+    opened = StudyFile(place, question, start)
     try:
         yield opened
     finally:
@@ -235,22 +237,43 @@ def _path_of(place: str) -> Path:
 
 def _defaults(question: Question) -> dict[str, Any]:
     """The published settings as a point of the space, as far as they lie in it, or where it says to start."""
-    kind, space = question.settings, question.space
+    space = question.space
     parts = (space.aware, space.aware_start) if question.time_aware else (space.blind, space.blind_start)
-    set_anyway = {**parts[0], **parts[1]}
-    start: dict[str, Any] = {}
+    return _point(question, {**parts[0], **parts[1]}, lambda variant: variant.first)
 
-    def default(name: str, dimension: Dimension) -> Any:
+
+def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings from elsewhere as a point of the space."""
+    known = {**build_settings(question.settings, settings).model_dump(), **settings}
+
+    def option(variant: Variant) -> str:
+        fitting = [
+            name for name, values in variant.options.items() if all(known[n] == v for n, v in values.items())
+        ]
+        # Of options that say nothing against the settings, the one that says most of them.
+        return max(fitting, key=lambda name: len(variant.options[name]), default=variant.first)
+
+    return _point(question, settings, option)
+
+
+def _point(
+    question: Question, settings: Mapping[str, Any], option: Callable[[Variant], str]
+) -> dict[str, Any]:
+    """Settings over the defaults as a trial would have drawn them; what lies outside is moved to the edge."""
+    fields = question.settings.model_fields
+    point: dict[str, Any] = {}
+
+    def look_up(name: str, dimension: Dimension) -> Any:
         if isinstance(dimension, Variant):
-            start[name] = dimension.first
-            return dimension.first
-        value = set_anyway.get(name, kind.model_fields[name].default)
+            point[name] = option(dimension)
+            return point[name]
+        value = settings.get(name, fields[name].default)
         if isinstance(dimension, Choice):
             if value in dimension.options:
-                start[name] = value
+                point[name] = value
         elif value is not None:
-            start[name] = min(max(value, dimension.low), dimension.high)
+            point[name] = min(max(value, dimension.low), dimension.high)
         return value
 
-    space.draw(default, time_aware=question.time_aware, fixed=question.fixed)
-    return start
+    question.space.draw(look_up, time_aware=question.time_aware, fixed=question.fixed)
+    return point

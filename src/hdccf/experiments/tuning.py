@@ -3,7 +3,7 @@
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ def tune(
     *,
     study: str,
     out: Path,
+    start: Mapping[str, Any] | None = None,
     jobs: int = 1,
     threads: int | None = None,
     overwrite: bool = False,
@@ -51,13 +52,16 @@ def tune(
 ) -> Tuned:
     """Works on a study until its budget is spent, and writes the best settings to `out`.
 
-    A study that exists is gone on with; whatever ended the call before, nothing but the trials under way is
-    lost, and those are tried again.
+    A new study tries `start` first, then the defaults. One that exists is gone on with; whatever ended the
+    call before, nothing but the trials under way is lost, and those are tried again.
     """
     _refuse(question, split, jobs)
     refuse_other(out, study, overwrite)
     import_optuna()
-    with open_study(study, question) as opened, TuningDisplay(opened, budget, enabled=progress) as display:
+    with (
+        open_study(study, question, start) as opened,
+        TuningDisplay(opened, budget, enabled=progress) as display,
+    ):
         if jobs == 1:
             _work(opened, split, budget, threads, display.update)
         else:
