@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from graphs import interactions, small_split
-from hdccf import candidates
-from hdccf.candidates import Best, Index, Wanted, best_of_rows, exact_best
+from hdccf import index as index_module
+from hdccf.candidates import Best, Wanted, best_of_rows, exact_best
 from hdccf.data.graph import Neighbours
 from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError
+from hdccf.index import Index
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
 from hdccf.recommend import Recommender
@@ -64,19 +65,20 @@ def test_what_the_index_proposes_and_f_orders_is_what_is_exact(name: str) -> Non
 
 
 def test_the_recall_is_that_of_the_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "_POOL", 10)
-    monkeypatch.setattr(candidates, "_POOL_PER_K", 1)
+    monkeypatch.setattr(index_module, "_FEWEST", 10)
+    monkeypatch.setattr(index_module, "_FOUND", 0.5)
     scorer = scorer_of(SIMILARITIES["modulated, not normalised"])
     index = Index(scorer)
     rows = torch.arange(N_USERS)
     exact = together(exact_best(scorer, rows, Wanted(10, None, None)))
-    proposed = index.propose(scorer, rows, 10)
+    proposed = index.propose(scorer, rows, index.proposals)
+    assert 10 <= index.proposals < 200
     share = np.mean(
         [len({*a} & {*b}) / 10 for a, b in zip(exact.items.tolist(), proposed.tolist(), strict=True)]
     )
     assert index.recall == pytest.approx(share)
     assert 0 < index.recall < 1  # the modulation is not in the index
-    assert f"recall@10 {index.recall:.3f}" in repr(index)
+    assert f"recall@10 {index.recall:.3f} against exact scoring with {index.proposals} pro" in repr(index)
 
 
 def test_who_has_had_nearly_everything_still_gets_what_is_left() -> None:
@@ -125,8 +127,8 @@ def test_without_vectors_there_is_nothing_to_index() -> None:
 
 
 def test_without_the_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "usearch.index", None)
-    with pytest.raises(ConfigError, match=r"needs usearch; install it with: pip install 'hdccf\[index\]'$"):
+    monkeypatch.setitem(__import__("sys").modules, "faiss", None)
+    with pytest.raises(ConfigError, match=r"needs faiss; install it with: pip install 'hdccf\[index\]'$"):
         Index(scorer_of(Dot()))
 
 
@@ -176,3 +178,39 @@ def test_one_user_gets_what_they_get_among_many(
         # Each item with its own score, and none that they have had.
         torch.testing.assert_close(scorer.score_rows(alone.rows, alone.items), alone.scores)
         assert not had.contains(torch.full((9,), row), alone.items[0]).any()
+
+
+@pytest.mark.parametrize("name", sorted(SIMILARITIES))
+def test_one_user_gets_through_the_index_what_they_get_among_many(name: str) -> None:
+    scorer = scorer_of(SIMILARITIES[name])
+    index, had = Index(scorer), seen(0.1)
+    wanted = Wanted(9, had, None)
+    everybody = together(index.best(scorer, torch.arange(N_USERS), wanted))
+    for row in (0, N_USERS - 1):
+        alone = together(index.best(scorer, torch.tensor([row]), wanted))
+        torch.testing.assert_close(alone.scores[0], everybody.scores[row])
+        torch.testing.assert_close(scorer.score_rows(alone.rows, alone.items), alone.scores)
+        assert not had.contains(torch.full((9,), row), alone.items[0]).any()
+
+
+def test_one_user_who_has_had_nearly_everything_still_gets_what_is_left() -> None:
+    scorer, wanted = scorer_of(Dot()), Wanted(15, seen(0.99), None)
+    index = Index(scorer)
+    for row in range(N_USERS):
+        exact, found = (
+            together(best(scorer, torch.tensor([row]), wanted)) for best in (exact_best, index.best)
+        )
+        assert found.scores.equal(exact.scores)
+
+
+def test_items_too_short_for_anybody_are_not_looked_at() -> None:
+    generator = torch.Generator().manual_seed(4)
+    users, items = (torch.randn(n, 8, generator=generator) for n in (400, 5000))
+    items[500:] *= 0.01
+    for similarity, at_most in ((Dot(), 1000), (Cosine(), 5000)):
+        scorer = VectorScorer(similarity, Vectors(users, users), Vectors(items, items))
+        index = Index(scorer)
+        proposed = index.propose(scorer, torch.arange(5), 5000)
+        assert proposed.shape[1] <= at_most
+        assert index.recall > 0.97
+    assert proposed.shape[1] == 5000  # of a cosine no item is short

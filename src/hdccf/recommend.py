@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf import checkpoint, export, fold_in
-from hdccf.candidates import Best, Index, Wanted, exact_best
+from hdccf.candidates import Best, Wanted, exact_best
 from hdccf.config import Settings
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
@@ -24,6 +24,7 @@ from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.explain import Explanation, explained, surrogate_for
 from hdccf.histories import Lists, all_events, histories_of
 from hdccf.ids import Ids, Vocabulary
+from hdccf.index import Index
 from hdccf.listing import listed, titled
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model, VectorScorer

@@ -156,21 +156,25 @@ class VectorScorer:
         columns = self.items if items is None else _pick(self.items, items)
         return self.similarity.all_pairs(_pick(self.users, users), columns)
 
-    def score_user(self, user: int) -> NDArray[np.floating[Any]]:
-        """One user with every item, in memory of its own: what a service asks for, and so without detours.
+    def score_user(self, user: int, items: NDArray[np.int64] | None = None) -> NDArray[np.floating[Any]]:
+        """One user with every item or some, in memory of its own: what a service asks for, without detours.
 
         NumPy's product of a small table takes half the time of torch's, which wakes its threads for it; one
         that is larger than the caches is read faster by all of them.
         """
         if self._tables is None:
-            return self.score_block(torch.tensor([user], device=self.users.embedding.device))[0].cpu().numpy()
-        users, items = self._tables
+            row = torch.tensor([user], device=self.users.embedding.device)
+            columns = None if items is None else torch.from_numpy(items).to(row.device)
+            return self.score_block(row, columns)[0].cpu().numpy()
+        users, table = self._tables
         vector = users[user]
         if isinstance(self.similarity, Cosine):
             vector = vector / max(math.sqrt(vector @ vector), SHORTEST)
-        if items.size > _WITHIN_CACHES:
-            return torch.mv(torch.from_numpy(items), torch.from_numpy(vector)).numpy()
-        scores: NDArray[np.floating[Any]] = items @ vector
+        if items is None and table.size > _WITHIN_CACHES:
+            return torch.mv(torch.from_numpy(table), torch.from_numpy(vector)).numpy()
+        # Brackets would take twice as long.
+        rows = table if items is None else table.take(items, axis=0, mode="clip")
+        scores: NDArray[np.floating[Any]] = rows @ vector
         return scores
 
     @cached_property
