@@ -22,8 +22,8 @@ from hdccf.similarity import Dot, Euclidean, Modulated, Similarity, unit, within
 
 _K = 10
 """The length of the lists from which it learns how many proposals they take."""
-_LEARNT_FROM, _TESTED_ON = 200, 100
-_FOUND = 0.995
+_LEARNT_FROM, _TESTED_ON = 300, 100
+_FOUND = 0.996
 """The share of the exact best that should be proposed."""
 _TOO_SHORT = 0.001
 """The share of the exact best that may be lost as items too short to be proposed."""
