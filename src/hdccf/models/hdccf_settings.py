@@ -7,15 +7,15 @@ from pydantic import Field, PositiveInt, model_validator
 from hdccf.models.block_settings import BlockSettings
 from hdccf.search import HISTORY, SIZES, Choice, Real, Space, Variant, recency
 
-# Every place of a window is a row of its own, so the next item does for a positive, few users make a large
+# Every place of a window is a row of its own, so the few next items do for positives, few users make a large
 # block, and an epoch is long. One vector an item does: attention tells by itself what leads to what.
 _ATTENTION: dict[str, Any] = {
     "history_encoder": "attention",
-    "history_length": 50,
+    "history_length": 200,
     "history_table": "shared",
-    "ahead": 1,
+    "ahead": 3,
     "epochs": 60,
-    "evaluate_every": 2,
+    "evaluate_every": 1,
     "patience": 5,
 }
 
@@ -23,7 +23,7 @@ _ATTENTION: dict[str, Any] = {
 _SPECTRAL: dict[str, Any] = {"start": "spectral", "init_std": 0.25}
 _ATTENTION_START: dict[str, Any] = {
     "embedding_dim": 64,
-    "block_users": 64,
+    "block_users": 16,
     "user_side": 0.0,
     "learning_rate": 2e-3,
     **_SPECTRAL,
@@ -119,7 +119,7 @@ class HDCCF(BlockSettings):
             "embedding_dim": SIZES,
             "init_std": Real(0.05, 1.0, log=True),
             "learning_rate": Real(5e-4, 2e-2, log=True),
-            "block_users": Choice((32, 64, 128, 256)),
+            "block_users": Choice((16, 32, 64, 128, 256)),
             "weight_decay": Real(1e-8, 1e-3, log=True),
             "temperature": Real(0.05, 0.5, log=True),
             "user_side": Real(0.0, 0.5),
