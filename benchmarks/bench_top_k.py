@@ -51,6 +51,8 @@ SIZES = (3_000, 50_000, 1_000_000)
 QUICK_INDEX = (20_000,)
 POOLS = (10, 20, 50, 100, 200, 500, 1000, 2000)
 DIM, K, USERS, SEEN = 64, 10, 100, 50
+JUDGES = 300
+"""Users of whom the recall is."""
 
 
 def shortest(runs: dict[str, Callable[[], object]], seconds: float, each: int = 1) -> dict[str, float]:
@@ -151,7 +153,7 @@ def through_index(n_items: int, seconds: float) -> dict[str, float]:
     for model, name, similarity in COMPARED:
         users, items = trained(model, n_items)
         alive = (users.abs().sum(1) > 0).nonzero().squeeze(1)
-        rows = alive[torch.randperm(len(alive), generator=torch.Generator().manual_seed(1))[:USERS]]
+        rows = alive[torch.randperm(len(alive), generator=torch.Generator().manual_seed(1))[:JUDGES]]
         scorer = VectorScorer(similarity, Vectors(users, users), Vectors(items, items))
         index = Index(scorer)
 

@@ -12,9 +12,13 @@ def points(n: int, dim: int, seed: int) -> Points:
     return np.random.default_rng(seed).standard_normal((n, dim), np.float32)
 
 
+@pytest.mark.parametrize("few", [0, 3000])
 @pytest.mark.parametrize("dim", [4, 7, 32, 600])
 @pytest.mark.parametrize("distances", [False, True])
-def test_the_best_are_among_some_more_by_their_codes(dim: int, distances: bool) -> None:
+def test_the_best_are_among_some_more_by_their_codes(
+    few: int, dim: int, distances: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codes, "_FEW", few)
     items, users = points(3000, dim, 0), points(20, dim, 1)
     scores = users.astype(np.float64) @ items.T.astype(np.float64)
     if distances:

@@ -1,8 +1,8 @@
 """Vectors as short codes that are all scanned: what an index proposes from (faiss, the extra `index`).
 
 Trained vectors fill all of their directions, so lists and graphs, which look at some of the items, miss too
-many (decision 175). Four bits for two numbers make an item so short that a million are looked at in half a
-millisecond: the sixteen products of a pair with a user's fit into a register.
+many (decision 175). Four bits for two numbers make an item so short that a million are looked at in less than
+a millisecond: the sixteen products of a pair with a user's fit into a register.
 """
 
 import math
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from hdccf.errors import ConfigError
 
-_NUMBERS = 2
-"""Numbers of a vector that share four bits."""
+_FEW = 200_000
+"""Up to so many items a scan is short, and each number can have four bits; of more, two share them."""
 _MOST_CODES = 256
 """Sums of more codes would not fit into faiss's sixteen bits."""
 _ITEMS_AT_ONCE = 96
@@ -32,7 +32,7 @@ class Codes:
 
     def __init__(self, points: Points, *, distances: bool) -> None:
         faiss = _faiss()
-        numbers = max(_NUMBERS, math.ceil(points.shape[1] / _MOST_CODES))
+        numbers = max(1 if len(points) <= _FEW else 2, math.ceil(points.shape[1] / _MOST_CODES))
         codes = math.ceil(points.shape[1] / numbers)
         self._width = codes * numbers
         points = self._padded(points)
