@@ -60,6 +60,17 @@ def test_a_short_history_is_what_it_would_be_without_the_places_before_it(missin
     assert made(other, present)[0, missing:].equal(made(items, present)[0, missing:])
 
 
+def test_windows_of_all_lengths_are_each_as_they_would_be_alone() -> None:
+    made, lengths = encoder(), [2, 5, 1, 3, 5, 0, 4, 2, 1]
+    items = windows(len(lengths))
+    present = torch.arange(LENGTH) >= LENGTH - torch.tensor(lengths).unsqueeze(1)
+    together = made(items, present)
+    for window, length in enumerate(lengths):
+        alone = made(items[window : window + 1], present[window : window + 1])[0]
+        there = slice(LENGTH - length, None)
+        torch.testing.assert_close(together[window, there], alone[there], rtol=1e-10, atol=1e-10)
+
+
 def test_no_place_knows_what_comes_after_it() -> None:
     made, items = encoder(), windows().requires_grad_()
     for place in range(LENGTH):

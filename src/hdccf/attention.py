@@ -15,6 +15,9 @@ from torch.nn import functional
 from hdccf.randomness import dropout_mask
 from hdccf.similarity import unit
 
+_GROUPS = 4
+"""Of windows of similar length, which are looked at together."""
+
 
 class HistoryAttention(nn.Module):
     """x ← x + attention(norm x); x ← x + perceptron(norm x); `layers` times, and a unit vector at the end.
@@ -45,29 +48,56 @@ class HistoryAttention(nn.Module):
 
         Where these are some of a block's windows, `first` and `n_windows` say which and of how many.
         """
-        length, dim = items.shape[1:]
-        part = (first, len(items) if n_windows is None else n_windows)
+        length, n = items.shape[1], len(items) if n_windows is None else n_windows
+        masks = self._masks(items, generator, n, slice(first, first + len(items)))
+        lengths = present.sum(1)
+        order = lengths.argsort(descending=True)
+        looked = []
+        for group in order.chunk(_GROUPS):
+            # Short histories need not wait for long ones: what is before the longest of a group is empty.
+            start = length - max(int(lengths[group[0]]), 1)
+            dropped = [None if mask is None else mask[group, start:] for mask in masks]
+            part = self._look(items[group, start:], present[group, start:], dropped)
+            looked.append(functional.pad(part, (0, 0, start, 0)))
+        return torch.cat(looked)[order.argsort()]
+
+    def _look(
+        self,
+        items: Float[Tensor, "n m d"],
+        present: Bool[Tensor, "n m"],
+        masks: list[Float[Tensor, "n m d"] | None],
+    ) -> Float[Tensor, "n m d"]:
+        """Of windows that are cut to their last m places; a mask for each thing that may be dropped."""
+        places, dim = items.shape[1:]
         # Unit vectors have entries of about 1/√d; norms and age vectors are made for entries of about 1.
-        x = self._dropped(unit(items) * math.sqrt(dim) + self.ages, generator, part)
-        past = torch.ones(length, length, dtype=torch.bool, device=items.device).tril()
+        x = _dropped(unit(items) * math.sqrt(dim) + self.ages[-places:], masks[0])
+        past = torch.ones(places, places, dtype=torch.bool, device=items.device).tril()
         # What is not there asks itself, so that no row of a softmax is empty; nobody looks at the answer.
-        itself = torch.eye(length, dtype=torch.bool, device=items.device)
+        itself = torch.eye(places, dtype=torch.bool, device=items.device)
         visible = (past & present.unsqueeze(1)) | itself
-        for layer in self.layers:
+        for layer, answer, thought in zip(self.layers, masks[1::2], masks[2::2], strict=True):
             assert isinstance(layer, Layer)  # noqa: S101 - nn.ModuleList has no types
-            x = x + self._dropped(layer.attend(x, visible), generator, part)
-            x = x + self._dropped(layer.think(x), generator, part)
+            x = x + _dropped(layer.attend(x, visible), answer)
+            x = x + _dropped(layer.think(x), thought)
         return unit(self.norm(x))
 
-    def _dropped(
-        self, x: Float[Tensor, "n *m d"], generator: torch.Generator | None, part: tuple[int, int]
-    ) -> Float[Tensor, "n *m d"]:
+    def _masks(
+        self,
+        items: Float[Tensor, "n length d"],
+        generator: torch.Generator | None,
+        n_windows: int,
+        own: slice,
+    ) -> list[Float[Tensor, "n length d"] | None]:
+        wanted = 1 + 2 * len(self.layers)
         if generator is None or self.keep == 1.0:
-            return x
-        first, n_windows = part
+            return [None] * wanted
         # Drawn for all windows of the block, so that it does not matter who looks at which of them.
-        mask = dropout_mask(x.new_empty(1).expand(n_windows, *x.shape[1:]), self.keep, generator)
-        return x * mask[first : first + len(x)]
+        like = items.new_empty(1).expand(n_windows, *items.shape[1:])
+        return [dropout_mask(like, self.keep, generator)[own] for _ in range(wanted)]
+
+
+def _dropped(x: Float[Tensor, "n m d"], mask: Float[Tensor, "n m d"] | None) -> Float[Tensor, "n m d"]:
+    return x if mask is None else x * mask
 
 
 class Layer(nn.Module):
@@ -98,7 +128,7 @@ class Layer(nn.Module):
         n, length, dim = x.shape
         asked = functional.linear(self.first_norm(x), self.query_key_value)
         query, key, value = asked.view(n, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        weights = self.age_weights[:, self.apart].expand(n, -1, -1, -1)
+        weights = self.age_weights[:, self.apart[:length, :length]].expand(n, -1, -1, -1)
         answers = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=weights.masked_fill(~visible.unsqueeze(1), -torch.inf)
         )
