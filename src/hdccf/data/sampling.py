@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -329,15 +330,16 @@ def draw_columns(
     A positive's item is there for certain and stands for itself; a drawn one stands for its share of the
     rest. So a weighted sum over the columns has the sum over the catalogue as its expectation.
     """
-    # Marked instead of sorted: a tenth of the time, and `places_in` passes over the catalogue too.
-    marks = torch.zeros(n_items, dtype=torch.bool)
-    marks.index_fill_(0, positives, True)
-    certain = marks.nonzero().squeeze(1)
+    # Marked instead of sorted: a tenth of the time, and `places_in` passes over the catalogue too. Reading
+    # marks off is several times faster in NumPy than in torch.
+    marks = np.zeros(n_items, dtype=np.bool_)
+    marks[positives.numpy()] = True
+    certain = torch.from_numpy(np.flatnonzero(marks))
     rest = n_items - len(certain)
     drawn_size = min(rest, max(size - len(certain), len(certain)))
     ranks = _distinct_below(rest, drawn_size, generator)
     if 4 * drawn_size > rest:
-        drawn = marks.logical_not_().nonzero().squeeze(1).index_select(0, ranks)
+        drawn = torch.from_numpy(np.flatnonzero(~marks)[ranks.numpy()])
     else:
         # The r-th of the others is r and the number of certain ones with at most r others below them.
         others_below = certain - torch.arange(len(certain))
@@ -368,9 +370,9 @@ def places_in(
 ) -> Int64[Tensor, " n"]:
     if columns is None:
         return items
-    slots = torch.full((n_items,), -1, dtype=torch.int64)
-    slots.index_copy_(0, columns, torch.arange(len(columns)))
-    return slots.index_select(0, items)
+    slots = np.full(n_items, -1)
+    slots[columns.numpy()] = np.arange(len(columns))
+    return torch.from_numpy(slots[items.numpy()])
 
 
 def batch_sizes(total: int, size: int, least: int = 2) -> list[int]:
