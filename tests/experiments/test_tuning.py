@@ -107,6 +107,17 @@ def test_a_study_may_begin_with_settings_from_elsewhere(split: Split, tmp_path: 
         assert states(study) == ["COMPLETE", "WAITING"]
 
 
+def test_settings_from_elsewhere_need_only_fit_together_with_what_is_fixed(
+    split: Split, tmp_path: Path
+) -> None:
+    asked = question(split, "ssm", time_aware=True, fixed={"sampler": "block", "l2": 0.0, "epochs": 1})
+    carried = {"user_vector": "history", "temperature": 0.3}  # histories are cut in blocks only
+    place = str(tmp_path / "study.jsonl")
+    tune(split, asked, Budget(1, 5), study=place, out=tmp_path / "best.toml", start=carried)
+    found = tomllib.loads((tmp_path / "best.toml").read_text())
+    assert (found["user_vector"], found["sampler"], found["temperature"]) == ("history", "block", 0.3)
+
+
 def test_a_sqlite_study_is_as_good(split: Split, tmp_path: Path) -> None:
     place = f"sqlite:///{tmp_path}/study.db"
     found = tune(split, question(split), Budget(3, 5), study=place, out=tmp_path / "best.toml")

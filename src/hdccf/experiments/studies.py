@@ -244,7 +244,7 @@ def _defaults(question: Question) -> dict[str, Any]:
 
 def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings from elsewhere as a point of the space."""
-    known = {**build_settings(question.settings, settings).model_dump(), **settings}
+    known = build_settings(question.settings, settings, question.fixed).model_dump()
 
     def option(variant: Variant) -> str:
         fitting = [
