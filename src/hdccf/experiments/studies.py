@@ -244,7 +244,8 @@ def _defaults(question: Question) -> dict[str, Any]:
 
 def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings from elsewhere as a point of the space."""
-    known = build_settings(question.settings, settings, question.fixed).model_dump()
+    # What is fixed makes them possible, but does not tell which variant they were.
+    known = {**build_settings(question.settings, settings, question.fixed).model_dump(), **settings}
 
     def option(variant: Variant) -> str:
         fitting = [
