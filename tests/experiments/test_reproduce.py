@@ -14,6 +14,7 @@ from hdccf.cli import main
 from hdccf.data.prepare import leave_one_out
 from hdccf.data.split import Split
 from hdccf.data.synthetic import synthetic_world
+from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments import running
 from hdccf.experiments.journal import Journal
@@ -174,6 +175,16 @@ def test_scores_are_described_on_request(split: Split, tmp_path: Path) -> None:
     for kind in ("csv", "md", "tex", "png", "svg"):
         assert stem.with_name(f"small.{kind}").stat().st_size > 0
     assert "overlap width" in stem.with_name("small.md").read_text()
+
+
+def test_some_rows_of_a_study_can_be_asked_for(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL, only=("hdccf", "ease"))
+    for stem in Reproduction(plan, split).run("table"):
+        lines = stem.with_name(f"{stem.name}.csv").read_text().splitlines()[1:]
+        assert list(dict.fromkeys(line.split(",")[0] for line in lines)) == ["ease", "hdccf"]
+        assert "--only hdccf --only ease" in stem.with_name(f"{stem.name}.md").read_text()
+    with pytest.raises(ConfigError, match="only='esae' is no row of this study; choose some of"):
+        Reproduction(replace(plan, only=("esae",)), split).run("table")
 
 
 # -- from files ----------------------------------------------------------------------------------------------

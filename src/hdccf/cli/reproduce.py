@@ -39,6 +39,10 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A setting of every row that has it; repeatable."),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ROW", help="Only this row, such as ease or 'ours, random start'; repeatable."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Processor threads; all if not given.")] = None,
     folder: reading.From = None,
 ) -> None:
@@ -57,7 +61,16 @@ def reproduce(
 
     if study not in (*STUDIES, ALL):
         raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")
-    plan = Plan(dataset, task_of(dataset), out, seeds, budget, overrides=parse_assignments(assignments or []))
+    overrides = parse_assignments(assignments or [])
+    plan = Plan(
+        dataset,
+        task_of(dataset),
+        out,
+        seeds,
+        budget,
+        overrides=overrides,
+        only=tuple(dict.fromkeys(only or [])),
+    )
     split = open_split(dataset, folder=folder, progress=True)
     plan = replace(plan, has_times=split.train.times is not None)
     for stem in Reproduction(plan, split, threads, progress=True).run(study):

@@ -72,6 +72,8 @@ class Plan:
     has_times: bool = True
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Settings over all others, where a model has them."""
+    only: tuple[str, ...] = ()
+    """Labels of rows; all where none is named."""
 
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
@@ -103,6 +105,14 @@ class Plan:
 
     def rows(self, rows: list[Row]) -> list[Row]:
         return [self.row(each) for each in rows]
+
+    def chosen(self, rows: list[Row]) -> list[Row]:
+        """Those that are asked for, in the study's order."""
+        labels = [row.label for row in rows]
+        unknown = [label for label in self.only if label not in labels]
+        if unknown:
+            raise ConfigError(f"only={unknown[0]!r} is no row of this study; choose some of {labels}")
+        return [row for row in rows if row.label in self.only] if self.only else rows
 
     def tuned(self, model: str, time_aware: bool) -> tuple[dict[str, Any], str]:
         """A model's settings, and in words where they come from: a study here, the package, the defaults."""

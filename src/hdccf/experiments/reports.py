@@ -67,7 +67,8 @@ class Reproduction:
         seeds = "" if plan.seeds is None else f" --seeds {plan.seeds}"
         budget = "" if plan.budget == "full" else f" --budget {plan.budget}"
         changed = "".join(f" --set {name}={value}" for name, value in plan.overrides.items())
-        return f"hdccf reproduce {study} --dataset {plan.dataset}{seeds}{budget}{changed}"
+        only = "".join(f" --only '{label}'" if " " in label else f" --only {label}" for label in plan.only)
+        return f"hdccf reproduce {study} --dataset {plan.dataset}{seeds}{budget}{changed}{only}"
 
     # -- the comparison of models ----------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Reproduction:
         return [self._table(time_aware) for time_aware in parts]
 
     def _table(self, time_aware: bool) -> Path:
-        rows, runner = plans.table(self.plan, time_aware), self._runner
+        rows, runner = self.plan.chosen(plans.table(self.plan, time_aware)), self._runner
         if self.progress:
             for row in rows:
                 note(f"{row.label}: {row.origin}")
@@ -100,7 +101,7 @@ class Reproduction:
     # -- the other studies -----------------------------------------------------------------------------------
 
     def _study(self, study: str) -> list[Path]:
-        rows = STUDIES[study](self.plan)
+        rows = self.plan.chosen(STUDIES[study](self.plan))
         outcome = self._runner.run(rows)
         rows = [row for row in rows if outcome.records[row.label]]
         if not rows:
