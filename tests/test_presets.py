@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hdccf import presets
+from hdccf.cli import main
 from hdccf.errors import ConfigError
 from hdccf.models import MODELS
 from hdccf.presets import preset_named, presets_of
@@ -27,6 +28,12 @@ def test_a_data_set_is_a_preset_of_the_models_that_were_tuned_on_it(tuned: Path)
     assert presets_of("bpr") == ["ml-1m", "ml-1m-time"]
     with pytest.raises(ConfigError, match="preset='ml-1m' is unknown for model pmf; choose one of none"):
         preset_named("pmf", "ml-1m")
+
+
+def test_they_are_listed(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["models"])
+    assert "ml-1m-time" in capsys.readouterr().out
 
 
 def test_own_presets_come_first(tuned: Path) -> None:

@@ -207,13 +207,14 @@ def models(
     from rich.table import Table
 
     from hdccf.models import MODELS, entry_named
+    from hdccf.presets import presets_of
 
     table = Table(box=None, header_style="bold")
     if name is None:
         for column in ("model", "what it is", "presets"):
             table.add_column(column)
         for each, entry in MODELS.items():
-            table.add_row(each, entry.summary, ", ".join(entry.presets))
+            table.add_row(each, entry.summary, ", ".join(presets_of(each)))
     else:
         for column in ("setting", "default", "what it does"):
             table.add_column(column)
