@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError
@@ -67,7 +68,7 @@ class Reproduction:
         seeds = "" if plan.seeds is None else f" --seeds {plan.seeds}"
         budget = "" if plan.budget == "full" else f" --budget {plan.budget}"
         changed = "".join(f" --set {name}={value}" for name, value in plan.overrides.items())
-        only = "".join(f" --only '{label}'" if " " in label else f" --only {label}" for label in plan.only)
+        only = "".join(f" --only {quote(label)}" for label in plan.only)
         return f"hdccf reproduce {study} --dataset {plan.dataset}{seeds}{budget}{changed}{only}"
 
     # -- the comparison of models ----------------------------------------------------------------------------
