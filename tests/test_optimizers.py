@@ -150,6 +150,30 @@ def test_fused_adam_is_torchs_bit_by_bit_also_after_a_break() -> None:
     assert all(a.equal(b) for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_a_smaller_share_is_a_smaller_learning_rate(name: str, sparse: bool) -> None:
+    shares = (1.0, 0.5, 0.1, 0.0, 0.7)
+    mine, theirs = parameters(), parameters()
+    settings = TrainingSettings(optimizer=name, learning_rate=0.01, sparse_updates=sparse)  # type: ignore[arg-type]
+    plain = TORCHS["adam" if name == "adamw" else name]  # without decay they are the same
+    by_rows: Any = torch.optim.SparseAdam if sparse and name.startswith("adam") else plain
+    kinds = [by_rows(theirs[:1], lr=0.01), plain(theirs[1:], lr=0.01)]
+    schedules = [torch.optim.lr_scheduler.LambdaLR(kind, lambda step: shares[step % 5]) for kind in kinds]
+    stepper = Stepper(mine, settings)
+    for step, share in enumerate(shares):
+        stepper.shrink_to(share)
+        stepper.step(loss_of(mine[0], mine[1], step, sparse=sparse))
+        for kind in kinds:
+            kind.zero_grad()
+        loss_of(theirs[0], theirs[1], step, sparse=sparse).backward()  # type: ignore[no-untyped-call]
+        for kind, schedule in zip(kinds, schedules, strict=True):
+            kind.step()
+            schedule.step()
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 # -- gradients that name their rows, for rules over all of them ----------------------------------------------
 
 

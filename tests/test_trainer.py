@@ -26,6 +26,7 @@ from hdccf.models.base import Entry, Objective
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.pairs import PairModel
+from hdccf.optimizers import Stepper
 from hdccf.randomness import generator_for
 from hdccf.recommend import Recommender
 from hdccf.runs import FitOptions, RunFolder
@@ -105,6 +106,19 @@ def test_the_loss_of_an_epoch_is_the_mean_of_its_steps(tmp_path: Path) -> None:
 
 
 # -- the best epoch ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["block", "cosine"])
+def test_steps_stay_as_large_or_shrink_along_half_a_cosine(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares: list[float] = []
+    monkeypatch.setattr(Stepper, "shrink_to", lambda stepper, share: shares.append(share))
+    fit(small_split(), quick(kind, epochs=3, patience=10))
+    n = len(shares)
+    assert n > 3
+    literal = [(1 + math.cos(math.pi * step / n)) / 2 for step in range(n)]
+    assert shares == pytest.approx(literal if kind == "cosine" else [1.0] * n)
 
 
 def test_the_weights_that_answer_are_those_of_the_best_epoch(tmp_path: Path) -> None:

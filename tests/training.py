@@ -35,6 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "adagrad": {"user_vector": "history", "optimizer": "adagrad", "learning_rate": 0.05},
     "sgd": {"user_vector": "free", "optimizer": "sgd", "learning_rate": 1.0},
     "adamw": {"user_vector": "free", "optimizer": "adamw", "weight_decay": 0.01},
+    "cosine": {"user_vector": "free", "schedule": "cosine"},
 }
 """Every sampler, loss and optimizer at least once."""
 

@@ -23,8 +23,8 @@ class Moments:
 
     BETAS, EPSILON = (0.9, 0.999), 1e-8
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.parameters = list(parameters)
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        self.parameters, self.lr = list(parameters), lr
         self.state: dict[int, dict[str, Tensor]] = {}
 
     def _state_of(self, index: int) -> dict[str, Tensor]:
@@ -58,8 +58,8 @@ class FusedAdam(Moments):
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float, *, decoupled: bool
     ) -> None:
-        super().__init__(parameters)
-        self.lr, self.weight_decay, self.decoupled = lr, weight_decay, decoupled
+        super().__init__(parameters, lr)
+        self.weight_decay, self.decoupled = weight_decay, decoupled
 
     @torch.no_grad()
     def step(self) -> None:

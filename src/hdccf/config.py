@@ -39,6 +39,9 @@ class TrainingSettings(Settings):
     """Passes over the training data at most; early stopping usually ends before."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Step size; too large and the loss jumps, too small and early stopping comes before the best."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Whether steps stay as large, or shrink along a `cosine` to nothing at the end of the last of `epochs`:
+    set those to what it should take, and a patience that lets it get there."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Pull of all parameters towards zero; helps where items are rare."""
     optimizer: Literal["adam", "adamw", "adagrad", "sgd"] = "adam"

@@ -140,8 +140,17 @@ class Loop:
                         _not_finite(name, value, objective.group, epoch, number, self.settings)
                     )
                 self.standing.sums[name] = self.standing.sums.get(name, 0.0) + value
-            self.steppers[objective.group].step(objective.loss)
+            stepper = self.steppers[objective.group]
+            stepper.shrink_to(self._share_of_a_step(number))
+            stepper.step(objective.loss)
         return bool(due_now)
+
+    def _share_of_a_step(self, number: int) -> float:
+        """Of the learning rate: by what is done alone, so that a run goes on as if it had not stopped."""
+        if self.settings.schedule == "constant":
+            return 1.0
+        done = (self.standing.epoch - 1 + number / self.model.n_batches) / self.settings.epochs
+        return 0.5 * (1 + math.cos(math.pi * done))
 
     def _end_of_epoch(self, batch: Any) -> dict[str, Any] | None:
         """Evaluates where it is time, notes the best, and moves on to the next epoch."""

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad
+from torch.optim import SGD, Adagrad, Optimizer
 
-from hdccf.adam import FusedAdam
+from hdccf.adam import FusedAdam, Moments
 from hdccf.config import TrainingSettings
 from hdccf.profiling import Clock, no_clock
 from hdccf.row_adam import RowAdam
@@ -51,13 +51,23 @@ class Stepper:
         self.parameters = list(parameters)
         self.clock = clock
         self.team = team
+        self.rate = settings.learning_rate
         rule = OPTIMIZERS[settings.optimizer]
         self.optimizers: dict[str, Rule] = {
-            "dense": rule(self.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+            "dense": rule(self.parameters, lr=self.rate, weight_decay=settings.weight_decay)
         }
         self.sparse = settings.sparse_updates
         if self.sparse and settings.optimizer in ("adam", "adamw"):
-            self.optimizers["sparse"] = RowAdam(self.parameters, lr=settings.learning_rate)
+            self.optimizers["sparse"] = RowAdam(self.parameters, lr=self.rate)
+
+    def shrink_to(self, share: float) -> None:
+        """Steps from here on are this share of the settings' learning rate."""
+        for rule in self.optimizers.values():
+            if isinstance(rule, Moments):
+                rule.lr = share * self.rate
+            elif isinstance(rule, Optimizer):
+                for group in rule.param_groups:
+                    group["lr"] = share * self.rate
 
     def step(self, loss: Tensor) -> None:
         for parameter in self.parameters:

@@ -1,10 +1,9 @@
 """Adam for tables of which a step touches few rows: the others, and their moments, are left alone."""
 
 import math
-from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hdccf.adam import Moments, chained_rows, kernels
 from hdccf.row_gradients import arrays, is_compiled
@@ -16,10 +15,6 @@ class RowAdam(Moments):
     That class imports torch's compiler at its first step, sorts the rows, and makes a sparse tensor of every
     intermediate result; here a row's moments are read once and written once (decision 171).
     """
-
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
-        super().__init__(parameters)
-        self.lr = lr
 
     @torch.no_grad()
     def step(self) -> None:
