@@ -162,20 +162,27 @@ class VectorScorer:
         NumPy's product of a small table takes half the time of torch's, which wakes its threads for it; one
         that is larger than the caches is read faster by all of them.
         """
-        if self._tables is None:
+        vector = self.user_vector(user)
+        if self._tables is None or vector is None:
             row = torch.tensor([user], device=self.users.embedding.device)
             columns = None if items is None else torch.from_numpy(items).to(row.device)
             return self.score_block(row, columns)[0].cpu().numpy()
-        users, table = self._tables
-        vector = users[user]
-        if isinstance(self.similarity, Cosine):
-            vector = vector / max(math.sqrt(vector @ vector), SHORTEST)
+        table = self._tables[1]
         if items is None and table.size > _WITHIN_CACHES:
             return torch.mv(torch.from_numpy(table), torch.from_numpy(vector)).numpy()
         # Brackets would take twice as long.
         rows = table if items is None else table.take(items, axis=0, mode="clip")
         scores: NDArray[np.floating[Any]] = rows @ vector
         return scores
+
+    def user_vector(self, user: int) -> NDArray[np.floating[Any]] | None:
+        """Whose product with an item's (of unit length for a cosine) is f; None where f is no product."""
+        if self._tables is None:
+            return None
+        vector: NDArray[np.floating[Any]] = self._tables[0][user]
+        if isinstance(self.similarity, Cosine):
+            vector = vector / max(math.sqrt(vector @ vector), SHORTEST)
+        return vector
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]] | None:
