@@ -37,7 +37,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"weight_decay": -1}, r"weight_decay=-1 "),
     ({"weight_decay": 0.1, "sparse_updates": True}, r"weight_decay=0.1 .* turn one of them off"),
     ({"optimizer": "lbfgs"}, r"optimizer='lbfgs' .* 'adam', 'adamw', 'adagrad' or 'sgd'"),
-    ({"sampler": "hard"}, r"sampler='hard' .* 'block', 'in-batch' or 'uniform'"),
+    ({"sampler": "hard"}, r"sampler='hard' .* 'block', 'pool', 'in-batch' or 'uniform'"),
     ({"similarity": "manhattan"}, r"similarity='manhattan' "),
     ({"hidden": [8, 0]}, r"hidden\.1=0 .* greater than 0"),
     ({"frequency_correction": 1.1}, r"frequency_correction=1.1 .* less than or equal to 1"),
@@ -48,6 +48,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
         r"loss='pointwise' takes one negative a positive; set sampler to in-batch or uniform",
     ),
     ({"mask_observed": False}, r"mask_observed=false .* sampler='block' always masks"),
+    ({"sampler": "pool"}, r"sampler='pool' contrasts with items alone; set .* user_side, .* to 0"),
     ({"user_vector": "history", "sampler": "uniform"}, r"user_vector='history' .* not 'uniform'"),
     ({"item_side": 0, "user_side": 0}, r"item_side=0 and user_side=0 leave nothing to contrast with"),
 ]

@@ -217,7 +217,7 @@ def block_contrastive(
 
 def _one_shift(scores: Tensor, temperature: float, bound: float = math.inf) -> float | None:
     """What to take off every s/τ before its exponential; None where one for all would let sums underflow."""
-    widest = _widest_exponent(scores.dtype)
+    widest = widest_exponent(scores.dtype)
     if 2 * bound / temperature < widest:
         return 0.0
     if not scores.numel():
@@ -235,7 +235,7 @@ def _weights(log_weights: Tensor | None, n: int, like: Tensor) -> Tensor:
     return like.new_ones(n) if log_weights is None else log_weights.detach().exp().to(like.dtype)
 
 
-def _widest_exponent(dtype: torch.dtype) -> float:
+def widest_exponent(dtype: torch.dtype) -> float:
     """How far apart two exponents may lie and both be normal numbers, with room for weights of 1e-11."""
     return -math.log(torch.finfo(dtype).tiny) - 26.0
 

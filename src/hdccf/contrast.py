@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hdccf import block_losses, losses
 from hdccf.data.parts import part_of
+from hdccf.data.pools import Pool
 from hdccf.data.sampling import Block, Negatives
 from hdccf.team import ALONE, Team
 
@@ -165,6 +166,28 @@ class Contrast:
         )
         n = max(len(block.rows), 1)
         return positive, _share_of(items, n), _share_of(users, n)
+
+    def pool(
+        self,
+        scores: Float[Tensor, "r c"],
+        positive: Float[Tensor, " b"],
+        pool: Pool,
+        log_item_weights: Float[Tensor, " c"],
+        n_positives: int,
+    ) -> Side:
+        """For each positive its row's negatives, debiased with all positives of the row.
+
+        In a team these are the member's own rows, and `n_positives` those of all members.
+        """
+        masked = (pool.observed_rows, pool.observed_columns)
+        log_sums, _ = block_losses.log_block_scores(
+            scores, masked, temperature=self.temperature, log_column_weights=log_item_weights
+        )
+        members = _Members(pool.rows, pool.rows)
+        side = self._block_side(
+            log_sums, positive, members, masked, log_item_weights, self.omega_items, ALONE
+        )
+        return _share_of(side, max(n_positives, 1))
 
     def _block_side(
         self,

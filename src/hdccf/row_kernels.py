@@ -85,3 +85,54 @@ def add_gradients(
         for k in range(len(head)):
             of_p[k] += head[k] * sums[k] + pull * p[k]
             of_head[k] += p[k] * sums[k]
+
+
+@njit("void(f4[:,::1], f4[:,::1], i8[::1], i8[::1], f4[::1], f4[::1], f4)", **_options)
+def unit_dots(
+    left: _Floats,
+    right: _Floats,
+    rows: _Longs,
+    columns: _Longs,
+    dots: _Floats,
+    scales: _Floats,
+    shortest: float,
+) -> None:
+    """dots[b] = left[rows[b]]·right[columns[b]]·scales[b], the last one making right's row a unit vector.
+
+    But one that is shorter than `shortest` is divided by that.
+    """
+    for b in range(len(rows)):
+        p, q = left[rows[b]], right[columns[b]]
+        dot, squares = np.float32(0), np.float32(0)
+        for k in range(left.shape[1]):
+            dot += p[k] * q[k]
+            squares += q[k] * q[k]
+        scales[b] = np.float32(1) / max(np.sqrt(squares), shortest)
+        dots[b] = dot * scales[b]
+
+
+@njit(
+    "void(f4[:,::1], f4[:,::1], i8[::1], i8[::1], f4[::1], f4[::1], f4[::1], f4,f4[:,::1], f4[:,::1])",
+    **_options,
+)
+def add_unit_gradients(
+    left: _Floats,
+    right: _Floats,
+    rows: _Longs,
+    columns: _Longs,
+    dots: _Floats,
+    scales: _Floats,
+    of_dots: _Floats,
+    shortest: float,
+    of_left: _Floats,
+    of_places: _Floats,
+) -> None:
+    """What `unit_dots` hands on: added to that of left's rows, and written for each place of right's."""
+    for b in range(len(rows)):
+        p, q, of_p, of_q = left[rows[b]], right[columns[b]], of_left[rows[b]], of_places[b]
+        # What is divided by ε is only scaled: its length is no part of its gradient.
+        along = dots[b] if scales[b] * shortest < 1 else np.float32(0)
+        slope, scaled = of_dots[b] * scales[b], scales[b] * along
+        for k in range(left.shape[1]):
+            of_p[k] += slope * q[k]
+            of_q[k] = slope * (p[k] - scaled * q[k])

@@ -244,20 +244,30 @@ class _Unit(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, x: Tensor) -> Tensor:
-        lengths = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(SHORTEST)
-        y: Tensor = x / lengths
+        y, lengths = unit_and_lengths(x)
         context.save_for_backward(y, lengths)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, *upstream: Tensor) -> Tensor:
-        (g,) = upstream
-        y, lengths = context.saved_tensors
-        along = (g * y).sum(-1, keepdim=True)
-        # What is divided by ε is only scaled: its length is no part of its gradient.
-        along.masked_fill_(lengths <= SHORTEST, 0.0)
-        return torch.addcmul(g, y, along, value=-1).div_(lengths)
+        return slope_of_unit(*upstream, *context.saved_tensors)
+
+
+def unit_and_lengths(x: Float[Tensor, "*n d"]) -> tuple[Float[Tensor, "*n d"], Float[Tensor, "*n 1"]]:
+    """`unit`, and what the vectors were divided by; for gradients that are written out."""
+    lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(SHORTEST)
+    return x / lengths, lengths
+
+
+def slope_of_unit(
+    g: Float[Tensor, "*n d"], y: Float[Tensor, "*n d"], lengths: Float[Tensor, "*n 1"]
+) -> Float[Tensor, "*n d"]:
+    """The gradient of x where g is that of y = x / max(‖x‖, ε)."""
+    along = (g * y).sum(-1, keepdim=True)
+    # What is divided by ε is only scaled: its length is no part of its gradient.
+    along.masked_fill_(lengths <= SHORTEST, 0.0)
+    return torch.addcmul(g, y, along, value=-1).div_(lengths)
 
 
 def within_ball(x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:

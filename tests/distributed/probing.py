@@ -74,6 +74,8 @@ CASES: dict[str, Settings] = {
     "history, modulated": HDCCF(**_HISTORY, **_RELATIONS, similarity="modulated", factors="separate"),
     "attention": HDCCF(**_ATTENTION),
     "attention, all": HDCCF(**_ATTENTION, **_RELATIONS, **_DEBIASED, block_items=9, attention_dropout=0.3),
+    "pool": HDCCF(**{**_BLOCK, "user_side": 0.0}, sampler="pool", negatives=6),
+    "pool, debiased": HDCCF(**{**_BLOCK, "user_side": 0.0}, omega_items=0.05, sampler="pool", negatives=6),
     "in-batch": HDCCF(**_PAPER),
     "in-batch, biased": HDCCF(**{**_PAPER, "mask_observed": False, "frequency_correction": 1.0}),
     "in-batch, cosine": HDCCF(**{**_PAPER, "similarity": "cosine", "factors": "shared"}),

@@ -7,21 +7,24 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from hdccf.data.cuts import History, Windows
+from hdccf.data.pools import Pool
 from hdccf.data.sampling import Block, Drawn, InBatch, Negatives
 
-Batch = TypeVar("Batch", bound=InBatch | Drawn | Block)
+Batch = TypeVar("Batch", bound=InBatch | Drawn | Block | Pool)
 
 
 def part_of(batch: Batch, rows: slice) -> Batch:
     """The rows of a batch from `rows.start` to `rows.stop`, numbered from 0; columns stay as they are."""
     if rows == slice(0, len(batch.users)):
         return batch
-    part: InBatch | Drawn | Block
+    part: InBatch | Drawn | Block | Pool
     if isinstance(batch, InBatch):
         sides = (_of_negatives(side, rows) for side in (batch.against_items, batch.against_users))
         part = InBatch(batch.users[rows], batch.items[rows], batch.weights[rows], *sides)
     elif isinstance(batch, Drawn):
         part = Drawn(*(tensor[rows] for tensor in batch))
+    elif isinstance(batch, Pool):
+        part = _of_pool(batch, rows)
     else:
         part = _of_block(batch, rows)
     return cast("Batch", part)
@@ -50,6 +53,20 @@ def _of_block(block: Block, rows: slice) -> Block:
         block.positive_columns[positive],
         block.weights[positive],
         _of_history(block.history, rows),
+    )
+
+
+def _of_pool(pool: Pool, rows: slice) -> Pool:
+    observed, positive = _inside(pool.observed_rows, rows), _inside(pool.rows, rows)
+    return Pool(
+        pool.users[rows],
+        pool.columns,
+        pool.inclusion,
+        pool.observed_rows[observed] - rows.start,
+        pool.observed_columns[observed],
+        pool.rows[positive] - rows.start,
+        pool.items[positive],
+        pool.weights[positive],
     )
 
 

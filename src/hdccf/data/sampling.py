@@ -337,7 +337,7 @@ def draw_columns(
     certain = torch.from_numpy(np.flatnonzero(marks))
     rest = n_items - len(certain)
     drawn_size = min(rest, max(size - len(certain), len(certain)))
-    ranks = _distinct_below(rest, drawn_size, generator)
+    ranks = distinct_below(rest, drawn_size, generator)
     if 4 * drawn_size > rest:
         drawn = torch.from_numpy(np.flatnonzero(~marks)[ranks.numpy()])
     else:
@@ -350,7 +350,7 @@ def draw_columns(
     return torch.cat([certain, drawn]), inclusion
 
 
-def _distinct_below(limit: int, size: int, generator: torch.Generator) -> Int64[Tensor, " size"]:
+def distinct_below(limit: int, size: int, generator: torch.Generator) -> Int64[Tensor, " size"]:
     """`size` different numbers below `limit`, every set of them as likely.
 
     Where few are wanted of many, drawing again what was drawn before takes a time that does not grow with

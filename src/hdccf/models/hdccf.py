@@ -16,6 +16,7 @@ from hdccf.data.cuts import History, Windows, cut_histories, cut_windows, last_p
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.parts import part_of
+from hdccf.data.pools import Pool, PoolSampler
 from hdccf.data.sampling import (
     Block,
     BlockSampler,
@@ -31,6 +32,7 @@ from hdccf.diagnostics import describe_negatives
 from hdccf.encoders import Table
 from hdccf.errors import ConfigError
 from hdccf.models.base import Objective, VectorScorer, weighted_mean
+from hdccf.models.hdccf_pool import pool_loss
 from hdccf.models.hdccf_scores import (
     Scored,
     ScoredBlock,
@@ -45,7 +47,10 @@ from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
 from hdccf.spectral import start_spectral
 from hdccf.team import ALONE, Team
 
-Batch = InBatch | Drawn | Block
+Batch = InBatch | Drawn | Block | Pool
+Sampler = (
+    InBatchSampler | UniformSampler | BlockSampler | PoolSampler | HistoryBlockSampler | WindowBlockSampler
+)
 Terms = dict[str, Float[Tensor, ""]]
 
 _EVERYTHING = "all"
@@ -114,9 +119,7 @@ class HDCCFModel(nn.Module):
         return {_EVERYTHING: list(self.parameters())}
 
     @cached_property
-    def sampler(
-        self,
-    ) -> InBatchSampler | UniformSampler | BlockSampler | HistoryBlockSampler | WindowBlockSampler:
+    def sampler(self) -> Sampler:
         s, graph, weights = self.settings, self.graph, self._positive_weights
         if self.attention is not None:
             return WindowBlockSampler(
@@ -142,6 +145,8 @@ class HDCCFModel(nn.Module):
             )
         if s.sampler == "block":
             return BlockSampler(graph, weights, s.block_users, s.block_items)
+        if s.sampler == "pool":
+            return PoolSampler(graph, weights, s.block_users, s.negatives)
         if s.sampler == "in-batch":
             return InBatchSampler(graph, weights, s.batch_size, s.neighbours)
         return UniformSampler(graph, weights, s.batch_size, s.negatives, s.neighbours)
@@ -155,6 +160,9 @@ class HDCCFModel(nn.Module):
 
     def objectives(self, batch: Batch, generator: torch.Generator) -> Iterator[Objective]:
         s = self.settings
+        if isinstance(batch, Pool):
+            yield self._pool_objective(batch)
+            return
         scored: Scored | ScoredBlock
         if isinstance(batch, Block):
             scored = score_block(self, batch, generator)
@@ -248,6 +256,12 @@ class HDCCFModel(nn.Module):
     @cached_property
     def log_user_weights(self) -> Float[Tensor, " users"]:
         return self.log_weights("users", self.settings.sampler == "in-batch")
+
+    def _pool_objective(self, pool: Pool) -> Objective:
+        part = part_of(pool, self.team.rows(len(pool.users)))
+        loss, clipped = pool_loss(self, part, len(pool.items))
+        total = weighted_mean(loss, part.weights, pool.weights)
+        return Objective(total, _EVERYTHING, {"clipped-items": clipped})
 
     # -- losses of scored batches ----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hdccf.contrast import Against, in_batch_log_weights
 from hdccf.data.parts import part_of
+from hdccf.data.pools import Pool
 from hdccf.data.sampling import Block, Drawn, InBatch, Negatives
 from hdccf.similarity import Similarity, Vectors
 from hdccf.team import Team
@@ -201,15 +202,24 @@ def block_log_weights(model: "HDCCFModel", block: Block) -> tuple[Float[Tensor, 
     return columns, model.log_user_weights[block.users] + share
 
 
-def item_negatives(model: "HDCCFModel", batch: InBatch | Drawn | Block) -> Against:
-    """The item side of any batch, for diagnosis: a block's rows become instances."""
+def pool_log_weights(model: "HDCCFModel", pool: Pool) -> Float[Tensor, " c"]:
+    """How many items a drawn one stands for, times the frequency's correction."""
+    return model.log_item_weights.index_select(0, pool.columns) + pool.inclusion.log()
+
+
+def item_negatives(model: "HDCCFModel", batch: InBatch | Drawn | Block | Pool) -> Against:
+    """The item side of any batch, for diagnosis: a block's or a pool's rows become instances."""
     if isinstance(batch, InBatch):
         return score_in_batch(model, batch).items
     if isinstance(batch, Drawn):
         return score_drawn(model, batch).items
-    users, items = block_vectors(model, batch)
+    if isinstance(batch, Pool):
+        users, items = model.user_vectors(batch.users), model.items.of(batch.columns)
+        log_items = pool_log_weights(model, batch)
+    else:
+        users, items = block_vectors(model, batch)
+        log_items, _ = block_log_weights(model, batch)
     scores = model.user_item.all_pairs(users, items)
-    log_items, _ = block_log_weights(model, batch)
     log_weights = log_items.repeat(len(scores), 1)
     log_weights[batch.observed_rows, batch.observed_columns] = -torch.inf
     none = scores.new_zeros(len(scores), 0)

@@ -70,15 +70,16 @@ class HDCCF(BlockSettings):
     """`modulated`: whether e (Eq. 8) is the embedding itself or a second table."""
 
     # -- negatives
-    sampler: Literal["block", "in-batch", "uniform"] = "block"
-    """`block` scores users × items once and takes every observed pair in it as a positive; `in-batch` is
-    Eq. 9; `uniform` is Eq. 1."""
+    sampler: Literal["block", "pool", "in-batch", "uniform"] = "block"
+    """`block` scores users × items once and takes every observed pair in it as a positive; `pool` takes those
+    of a block's users against items drawn for all of them, the fastest with many items; `in-batch` is Eq. 9;
+    `uniform` is Eq. 1."""
     batch_size: int = Field(default=512, ge=1)
     """`in-batch`, `uniform`: pairs in a step."""
     neighbours: int = Field(default=2, ge=1)
     """P, positive items a user and positive users an item (Eq. 5 and 9)."""
     negatives: int = Field(default=256, ge=1)
-    """`uniform`: S, negatives a side."""
+    """`uniform`: S, negatives a side; `pool`: items that are drawn for a block's users."""
     mask_observed: bool = True
     """Leave training pairs out of the negatives: false for certain (Eq. 25)."""
     frequency_correction: float = Field(default=1.0, ge=0, le=1)
@@ -134,6 +135,11 @@ class HDCCF(BlockSettings):
         aware_start=_ATTENTION_START,
     )
 
+    @property
+    def _has_more_than_items(self) -> bool:
+        others = (self.user_side, self.user_user_weight, self.item_item_weight)
+        return self.loss != "contrastive" or any(others)
+
     @model_validator(mode="after")
     def _possible_together(self) -> "HDCCF":
         if self.sampler == "in-batch" and self.batch_size < 2:
@@ -147,6 +153,11 @@ class HDCCF(BlockSettings):
         if not self.mask_observed and self.sampler != "in-batch":
             raise ValueError(
                 f"mask_observed=false is the biased in-batch loss; sampler={self.sampler!r} always masks"
+            )
+        if self.sampler == "pool" and self._has_more_than_items:
+            raise ValueError(
+                "sampler='pool' contrasts with items alone; set loss to contrastive and user_side, "
+                "user_user_weight and item_item_weight to 0"
             )
         if self.user_vector == "history" and self.sampler != "block":
             raise ValueError(f"user_vector='history' cuts blocks; set sampler to block, not {self.sampler!r}")

@@ -1,0 +1,176 @@
+"""Pools: every positive against items drawn for its block, by the equations and compiled."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from graphs import random_interactions
+from hdccf.data.interactions import Interactions
+from hdccf.data.pools import Pool, PoolSampler
+from hdccf.models import hdccf_pool
+from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf_pool import compiled_loss, pool_loss
+from hdccf.models.hdccf_scores import pool_log_weights
+from hdccf.models.hdccf_settings import HDCCF
+
+
+def built(data: Interactions, seed: int = 0, **values: Any) -> HDCCFModel:
+    chosen: dict[str, Any] = {
+        "sampler": "pool",
+        "embedding_dim": 3,
+        "user_vector": "free",
+        "temperature": 0.3,
+        "item_side": 0.7,
+        "user_side": 0.0,
+        "init_std": 1.0,
+        "block_users": 3,
+        "negatives": 5,
+        "recency_half_life": 3.0,
+        "recency_floor": 0.1,
+    }
+    return HDCCFModel(HDCCF(**{**chosen, **values}), data, torch.Generator().manual_seed(seed))
+
+
+def pools(model: HDCCFModel, seed: int = 0) -> list[Pool]:
+    return list(model.batches(torch.Generator().manual_seed(seed)))
+
+
+def pairs_of(data: Interactions) -> set[tuple[int, int]]:
+    return set(zip(data.users.tolist(), data.items.tolist(), strict=True))
+
+
+# -- what is drawn -------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_has_every_pair_once_and_names_those_that_were_drawn() -> None:
+    data = random_interactions(1, n_users=20, n_items=15)
+    model, seen = built(data), []
+    assert isinstance(model.sampler, PoolSampler)
+    made = pools(model)
+    assert len(made) == model.n_batches == math.ceil(np.count_nonzero(data.by_user.degrees) / 3)
+    for pool in made:
+        seen += list(zip(pool.users[pool.rows].tolist(), pool.items.tolist(), strict=True))
+        assert len(set(pool.columns.tolist())) == 5
+        assert (pool.inclusion == 3).all()
+        inside = {(int(user), int(item)) for user in pool.users for item in pool.columns} & pairs_of(data)
+        named = zip(pool.users[pool.observed_rows], pool.columns[pool.observed_columns], strict=True)
+        assert sorted(inside) == sorted((int(user), int(item)) for user, item in named)
+    assert sorted(seen) == sorted(pairs_of(data))
+
+
+def test_every_item_is_drawn_as_often() -> None:
+    model = built(random_interactions(1), negatives=3)
+    drawn = torch.cat([pool.columns for seed in range(2000) for pool in pools(model, seed)])
+    counts = torch.bincount(drawn, minlength=9).double()
+    assert (counts / counts.mean() - 1).abs().max() < 0.1
+
+
+# -- the loss ------------------------------------------------------------------------------------------------
+
+
+def literal_losses(model: HDCCFModel, data: Interactions, pool: Pool) -> list[float]:
+    """log(1 + w Σ_j k_j e^{(s_j − s)/τ}) in Python's numbers, j over the drawn items the user has not had."""
+    s, had = model.settings, pairs_of(data)
+    assert model.users is not None
+    users, items = (table.embedding.detach().double() for table in (model.users, model.items))
+    degrees = np.maximum(data.by_item.degrees, 1).astype(float) ** (1 - s.frequency_correction)
+    found = []
+
+    def cosine(user: int, item: int) -> float:
+        p, q = users[user], items[item]
+        return float(p @ q) / max(float(p.norm()), 1e-12) / max(float(q.norm()), 1e-12)
+
+    for row, item in zip(pool.rows.tolist(), pool.items.tolist(), strict=True):
+        user = int(pool.users[row])
+        total = 0.0
+        for other in pool.columns.tolist():
+            if (user, other) not in had:
+                stands_for = data.n_items / len(pool.columns) * degrees[other] / degrees.mean()
+                total += stands_for * math.exp((cosine(user, other) - cosine(user, item)) / s.temperature)
+        found.append(math.log(1 + s.item_side * total))
+    return found
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+@pytest.mark.parametrize("negatives", [2, 5, 9])
+def test_both_ways_are_the_literal_loss(beta: float, negatives: int) -> None:
+    data = random_interactions(3)
+    model = built(data, frequency_correction=beta, negatives=negatives)
+    for pool in pools(model):
+        literal = literal_losses(model, data, pool)
+        plain, clipped = pool_loss(model, pool, len(pool.items))
+        assert plain.tolist() == pytest.approx(literal, rel=1e-4, abs=1e-6)
+        assert compiled_loss(model, pool, pool_log_weights(model, pool)).tolist() == pytest.approx(
+            literal, rel=1e-4, abs=1e-6
+        )
+        assert clipped == 0
+
+
+@pytest.mark.parametrize("rows_by_name", [False, True])
+def test_the_compiled_gradient_is_autograds(rows_by_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of an item that is a positive and drawn, and of vectors of no length, which have no direction."""
+    if rows_by_name:
+        monkeypatch.setattr("hdccf.row_gradients.saves", lambda index, table: True)
+    data = random_interactions(4, n_users=12)
+    model = built(data, embedding_dim=7)
+    assert model.users is not None
+    with torch.no_grad():
+        model.items.embedding[2], model.users.embedding[3] = 0.0, 0.0
+    tables = [model.users.embedding, model.items.embedding]
+    for pool in pools(model):
+        upstream = torch.rand(len(pool.items), generator=torch.Generator().manual_seed(1)) / len(pool.items)
+        gradients = []
+        for loss in (
+            pool_loss(model, pool, 1)[0],
+            compiled_loss(model, pool, pool_log_weights(model, pool)),
+        ):
+            found = torch.autograd.grad(loss @ upstream, tables)
+            gradients.append([each.to_dense() for each in found])
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("omega", [0.0, 0.01, 0.3, 0.9])
+def test_with_all_items_drawn_it_is_the_blocks_loss(omega: float) -> None:
+    data = random_interactions(5)
+    model = built(data, negatives=100, omega_items=omega)
+    block = built(data, sampler="block", omega_items=omega)
+    shares = []
+    for pool, batch in zip(pools(model), pools(block), strict=True):
+        assert pool.users.equal(batch.users)
+        (one,) = model.objectives(pool, torch.Generator())
+        (other,) = block.objectives(batch, torch.Generator())
+        assert float(one.loss.detach()) == pytest.approx(float(other.loss.detach()), rel=1e-5)
+        shares.append(float(one.terms["clipped-items"]))
+        assert shares[-1] == float(other.terms["clipped-items"])
+    assert (max(shares) > 0) == (omega > 0.5)
+
+
+@pytest.mark.parametrize("change", [{"similarity": "modulated"}, {"similarity": "dot"}])
+def test_other_similarities_train_too(change: dict[str, Any]) -> None:
+    model = built(random_interactions(6), **change)
+    (made,) = model.objectives(pools(model)[0], torch.Generator())
+    made.loss.backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_only_large_tables_cosines_and_exponents_in_range_are_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = random_interactions(6)
+    assert not hdccf_pool._is_plain(built(data))
+    monkeypatch.setattr(hdccf_pool, "LEAST_NUMBERS", 1)
+    assert hdccf_pool._is_plain(built(data))
+    changes: list[dict[str, Any]] = [{"similarity": "dot"}, {"omega_items": 0.1}, {"temperature": 0.03}]
+    assert not any(hdccf_pool._is_plain(built(data, **change)) for change in changes)
+
+
+def test_a_diagnosis_looks_at_the_drawn_items() -> None:
+    data = random_interactions(7)
+    model = built(data, negatives=100)
+    pool = pools(model)[0]
+    share = sum((int(u), i) in pairs_of(data) for u in pool.users for i in range(9)) / (9 * len(pool.users))
+    assert model.diagnose(pool)["masked"] == pytest.approx(share)
