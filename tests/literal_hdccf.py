@@ -32,6 +32,7 @@ def similarity(kind: Similarity) -> Callable[[Vector, Vector, Vector, Vector], f
     plain: dict[str, Callable[[Vector, Vector], float]] = {
         "dot": dot,
         "cosine": lambda p, q: dot(unit(p), unit(q)),
+        "popular": lambda p, q: dot(unit(p[:-1]), unit(q[:-1])) + 0.1 * q[-1],
         "euclidean": lambda p, q: 1 - math.dist(in_ball(p), in_ball(q)),
     }
     return lambda p, q, _, __: plain[name](p, q)

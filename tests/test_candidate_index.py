@@ -16,7 +16,7 @@ from hdccf.index import Index
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
 from hdccf.recommend import Recommender
-from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Similarity, Vectors
+from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Popular, Similarity, Vectors
 from hdccf.trainer import fit
 from training import quick
 
@@ -26,6 +26,7 @@ SIMILARITIES: dict[str, Similarity] = {
     "cosine": Cosine(),
     "dot": Dot(),
     "euclidean": Euclidean(),
+    "popular": Popular(),
     "modulated": Modulated(6, generator=torch.Generator().manual_seed(0)),
     "modulated, not normalised": Modulated(6, normalise=False, generator=torch.Generator().manual_seed(0)),
 }

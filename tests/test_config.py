@@ -48,6 +48,10 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
         r"loss='pointwise' takes one negative a positive; set sampler to in-batch or uniform",
     ),
     ({"mask_observed": False}, r"mask_observed=false .* sampler='block' always masks"),
+    (
+        {"similarity": "popular", "user_vector": "history"},
+        r"similarity='popular' is between free users and items; set user_vector to free",
+    ),
     ({"sampler": "pool"}, r"sampler='pool' contrasts with items alone; set .* user_side, .* to 0"),
     ({"user_vector": "history", "sampler": "uniform"}, r"user_vector='history' .* not 'uniform'"),
     ({"item_side": 0, "user_side": 0}, r"item_side=0 and user_side=0 leave nothing to contrast with"),

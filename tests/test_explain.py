@@ -25,6 +25,7 @@ EXACT: dict[str, Settings] = {
 APPROXIMATE: dict[str, Settings] = {
     "attention": quick("attention", epochs=2),
     "free": quick("block", epochs=5),
+    "free, popular": quick("popular", epochs=2),
     "free, modulated": quick("modulated", epochs=1),
     "euclidean": quick("history", epochs=1, similarity="euclidean"),
     "bpr": MODELS["bpr"].settings(epochs=1, embedding_dim=4, batch_size=64),

@@ -101,6 +101,7 @@ def test_simple_similarities_equal_loops() -> None:
             "dot": dot,
             "cosine": dot / math.prod(lengths),
             "euclidean": 1 - math.dist(*held),
+            "popular": (dot - p[-1] * q[-1]) / (math.hypot(*p[:-1]) * math.hypot(*q[:-1])) + 0.1 * q[-1],
         }
         for name, value in expected.items():
             score = SIMILARITIES[name]().all_pairs(left, right)[u, i].item()

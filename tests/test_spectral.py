@@ -59,7 +59,7 @@ def test_vectors_are_as_long_as_random_ones_and_nodes_without_pairs_stay() -> No
     train = interactions([(0, 0), (0, 1), (1, 1), (2, 3), (2, 0)], n_users=4, n_items=5)
     users, items = table(4, 6, 0), table(5, 6, 1)
     before = users.embedding.detach().clone(), items.embedding.detach().clone()
-    start_spectral(Graph.of(train), users, [items], 0.5, torch.Generator().manual_seed(0))
+    start_spectral(Graph.of(train), users, [items], 6, 0.5, torch.Generator().manual_seed(0))
     torch.testing.assert_close(users.embedding[3], before[0][3])
     torch.testing.assert_close(items.embedding[[2, 4]], before[1][[2, 4]])
     lengths = (users.embedding[:3] - 0.1 * before[0][:3]).norm(dim=1)
@@ -68,7 +68,17 @@ def test_vectors_are_as_long_as_random_ones_and_nodes_without_pairs_stay() -> No
     torch.testing.assert_close(users.embedding[:3, 4:], 0.1 * before[0][:3, 4:])
 
 
+def test_columns_beyond_the_dimensions_stay() -> None:
+    train = interactions([(0, 0), (0, 1), (1, 1), (2, 3), (2, 0)], n_users=4, n_items=5)
+    users, items = table(4, 6, 0), table(5, 6, 1)
+    before = items.embedding.detach().clone()
+    start_spectral(Graph.of(train), users, [items], 4, 0.5, torch.Generator().manual_seed(0))
+    assert items.embedding[:, 4:].equal(before[:, 4:])
+    assert not items.embedding[:, :4].equal(before[:, :4])
+
+
 SETTINGS = [
+    HDCCF(start="spectral", user_vector="free", embedding_dim=8, similarity="popular"),
     HDCCF(start="spectral", user_vector="free", embedding_dim=8),
     SSM(start="spectral", embedding_dim=8),
     BPR(start="spectral", embedding_dim=8),

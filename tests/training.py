@@ -30,6 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "modulated": {"sampler": "in-batch", "similarity": "modulated", "factors": "separate", "batch_size": 128},
     "uniform": {"sampler": "uniform", "negatives": 4},
+    "popular": {"user_vector": "free", "similarity": "popular"},
     "pool": {"sampler": "pool", "negatives": 8, "user_side": 0.0},
     "bpr": {"sampler": "in-batch", "loss": "bpr"},
     "sparse": {"sampler": "uniform", "negatives": 4, "sparse_updates": True},

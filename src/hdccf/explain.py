@@ -25,7 +25,7 @@ from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.histories import weighted_histories
 from hdccf.scoring import Scorer
 from hdccf.similar import co_occurrence
-from hdccf.similarity import Dot, Euclidean, Modulated, Similarity, Vectors, unit, within_ball
+from hdccf.similarity import Dot, Euclidean, Modulated, Popular, Similarity, Vectors, unit, within_ball
 
 CANDIDATES_COMPARED = 10_000
 """Up to this many candidates all are compared for the agreement, beyond it a draw."""
@@ -174,6 +174,8 @@ class SumOfVectors:
             weights, _ = nnls(theirs.T.double().numpy(), target.double().numpy())
         pieces = theirs * torch.from_numpy(weights).to(theirs.dtype).unsqueeze(1)
         stated = "the user's vector as the nearest non-negative sum of the vectors of their items"
+        if isinstance(scorer.similarity, Popular):
+            stated += ", without what all like"
         return cls(scorer.similarity, user, scorer.items, own, pieces, stated)
 
     @torch.no_grad()
@@ -235,10 +237,12 @@ def _row(vectors: Vectors, row: int) -> Vectors:
     return Vectors(vectors.embedding[[row]], vectors.factors[[row]])
 
 
-def _scaled(similarity: Similarity, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def _scaled(similarity: Similarity, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
     """As the similarity takes it before it multiplies."""
     if isinstance(similarity, Dot) or (isinstance(similarity, Modulated) and not similarity.normalise):
         return x.detach()
     if isinstance(similarity, Euclidean):
         return within_ball(x).detach()
+    if isinstance(similarity, Popular):
+        return unit(x[:, :-1]).detach()
     return unit(x).detach()

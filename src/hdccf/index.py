@@ -7,6 +7,7 @@ measured on others.
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from hdccf.candidates import SCORES_AT_ONCE, Best, Wanted, exact_best, had_by
 from hdccf.codes import Codes, Points
 from hdccf.evaluation.selection import best_places
 from hdccf.models.base import VectorScorer
-from hdccf.similarity import Dot, Euclidean, Modulated, Similarity, unit, within_ball
+from hdccf.similarity import Dot, Euclidean, Modulated, Popular, Similarity, unit, within_ball
 
 _K = 10
 """The length of the lists from which it learns how many proposals they take."""
@@ -40,7 +41,7 @@ class Index:
         users = torch.randperm(scorer.n_users, generator=generator)
         # Of few users the same have to do for both.
         learning, tested = users[:_LEARNT_FROM], users[-_TESTED_ON:]
-        points = _points(scorer.similarity, scorer.items.embedding)
+        points = _item_points(scorer)
         best = _exactly(scorer, learning)
         self.n_items = len(points)
         self._long = _long_enough(points, best)
@@ -164,8 +165,22 @@ def _points_of(scorer: VectorScorer, users: Int64[Tensor, " b"]) -> Points:
     # For one user torch's calls would take a tenth of the scan.
     vector = scorer.user_vector(int(users)) if len(users) == 1 else None
     if vector is None:
-        return _points(scorer.similarity, scorer.users.embedding[users])
+        points = _points(scorer.similarity, scorer.users.embedding[users])
+        # An item's popularity is added as it is.
+        return _beside(points, np.ones(len(points))) if isinstance(scorer.similarity, Popular) else points
     return np.ascontiguousarray(vector[None], dtype=np.float32)
+
+
+def _item_points(scorer: VectorScorer) -> Points:
+    points = _points(scorer.similarity, scorer.items.embedding)
+    if not isinstance(scorer.similarity, Popular):
+        return points
+    return _beside(points, Popular.SHARE * scorer.items.embedding[:, -1].detach().numpy())
+
+
+def _beside(points: Points, number: NDArray[np.floating[Any]]) -> Points:
+    """One number more for each point."""
+    return np.column_stack((points, number)).astype(np.float32)
 
 
 def _points(similarity: Similarity, vectors: Tensor) -> Points:
@@ -173,6 +188,8 @@ def _points(similarity: Similarity, vectors: Tensor) -> Points:
     x = vectors.detach()
     if isinstance(similarity, Euclidean):
         x = within_ball(x)
+    elif isinstance(similarity, Popular):
+        x = unit(x[:, :-1])
     elif not isinstance(similarity, Dot) and not (
         isinstance(similarity, Modulated) and not similarity.normalise
     ):

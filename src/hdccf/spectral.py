@@ -29,18 +29,17 @@ _ROUNDS = 2
 
 @torch.no_grad()
 def start_spectral(
-    graph: Graph, users: Table | None, items: list[Table], std: float, generator: torch.Generator
+    graph: Graph, users: Table | None, items: list[Table], dim: int, std: float, generator: torch.Generator
 ) -> None:
-    """Turns tables of random vectors into the spectrum's directions, as long as random ones of `std` are.
+    """Turns the first `dim` columns of random tables into the spectrum's directions, as long as they were.
 
     A little of what was random stays: a dimension that the spectrum does not have would begin at zero on both
     sides of every product, and never learn. Nodes without a training pair stay as they are.
     """
-    dim = items[0].embedding.shape[1]
     of_users, of_items = spectral_vectors(graph, dim, generator)
-    tables = [(table.embedding, of_items) for table in items]
+    tables = [(table.embedding[:, :dim], of_items) for table in items]
     if users is not None:
-        tables.append((users.embedding, of_users))
+        tables.append((users.embedding[:, :dim], of_users))
     for table, vectors in tables:
         directions = unit(functional.pad(vectors, (0, dim - vectors.shape[1])))
         known = (directions != 0).any(1, keepdim=True)

@@ -66,6 +66,7 @@ CASES: dict[str, Settings] = {
         **_BLOCK, **_RELATIONS, **_DEBIASED, similarity="modulated", factors="separate", block_items=9
     ),
     "block, modulated, hidden": HDCCF(**_BLOCK, similarity="modulated", hidden=(3,)),
+    "block, popular": HDCCF(**_BLOCK, similarity="popular", omega_items=0.05),
     "block, euclidean": HDCCF(**_BLOCK, **_DEBIASED, similarity="euclidean"),
     "block, cold": HDCCF(**{**_BLOCK, "temperature": 0.01, "similarity": "dot"}),
     "block, bpr": HDCCF(**_BLOCK, loss="bpr", similarity="dot"),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import literal
 from graphs import interactions, random_interactions
@@ -235,7 +235,7 @@ def test_uniform_without_correction_is_equation_1_itself() -> None:
 
 
 @pytest.mark.parametrize("columns", [1000, 3])
-@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("similarity", ["cosine", "popular", "dot", "euclidean"])
 @pytest.mark.parametrize(("beta", "omega"), [(0.0, 0.0), (0.5, 0.02), (1.0, 0.1)])
 def test_block_losses_are_the_equations_for_every_positive(
     columns: int, similarity: str, beta: float, omega: float, draws: Draws
@@ -249,14 +249,17 @@ def test_block_losses_are_the_equations_for_every_positive(
         frequency_correction=beta,
         omega_items=omega,
         omega_users=omega / 2,
-        user_user_weight=0.4,
-        item_item_weight=0.6,
+        user_user_weight=0.4 if similarity != "popular" else 0.0,
+        item_item_weight=0.6 if similarity != "popular" else 0.0,
         neighbours=3,
     )
+    if similarity == "popular":
+        assert not model.items.embedding[:, -1].any()
+        nn.init.normal_(model.items.embedding, generator=torch.Generator().manual_seed(8))
     epoch = batches(model)
     assert [len(batch.users) for batch in epoch] == [3, 3, 1]
     # Without a lower bound a clipped row is held at a share of itself, and by decision passes no gradient.
-    differentiable = similarity != "dot" or omega == 0
+    differentiable = similarity not in ("dot", "popular") or omega == 0
     for batch in epoch:
         check(model, data, batch, draws, gradient=differentiable)
 

@@ -97,10 +97,19 @@ class SSM(_OnBlocksToo):
     """Items drawn against each positive: hundreds make the hard ones likely to be among them."""
     temperature: float = Field(default=0.15, gt=0)
     """τ: smaller looks at the hardest negatives only. Denser data takes a larger one."""
-    similarity: Literal["cosine", "dot"] = "cosine"
-    """Of the two vectors."""
+    similarity: Literal["cosine", "popular", "dot"] = "cosine"
+    """Of the two vectors; `popular` (blocks only) adds a learned popularity of the item to the cosine."""
     correct_chances: bool = False
     """Weigh negatives by how much too often they are drawn (log Q correction); off is as published."""
+
+    @model_validator(mode="after")
+    def _popularity_is_learnt_on_blocks(self) -> "SSM":
+        if self.similarity == "popular" and (self.sampler, self.user_vector) != ("block", "free"):
+            raise ValueError(
+                "similarity='popular' is trained on blocks with free vectors; set sampler to block and "
+                "user_vector to free"
+            )
+        return self
 
     space: ClassVar[Space] = Space(
         {
@@ -151,7 +160,7 @@ def _over_pairs(
         generator=generator,
     )
     if isinstance(settings, BlockSettings) and settings.start == "spectral":
-        start_spectral(graph, net.users, [net.items], settings.init_std, generator)
+        start_spectral(graph, net.users, [net.items], settings.embedding_dim, settings.init_std, generator)
     return over_pairs(net, settings, graph, train, loss, generator, correct_chances=correct_chances)
 
 

@@ -69,11 +69,12 @@ class HDCCFModel(nn.Module):
         self.graph = Graph.of(train)
         self._positive_weights = self.graph.along(weights_of(settings, train))
         separate = settings.similarity == "modulated" and settings.factors == "separate"
+        popular = settings.similarity == "popular"
 
         def table(n_nodes: int) -> Table:
             return Table(
                 n_nodes,
-                settings.embedding_dim,
+                settings.embedding_dim + popular,
                 separate=separate,
                 std=settings.init_std,
                 sparse=settings.sparse_updates,
@@ -88,7 +89,12 @@ class HDCCFModel(nn.Module):
             self.past.load_state_dict(self.items.state_dict())
         if settings.start == "spectral":
             tables = [self.items] if self.past is None else [self.items, self.past]
-            start_spectral(self.graph, self.users, tables, settings.init_std, generator)
+            start_spectral(
+                self.graph, self.users, tables, settings.embedding_dim, settings.init_std, generator
+            )
+        if popular:
+            with torch.no_grad():
+                self.items.embedding[:, -1] = 0  # nobody is, to begin with
         self.attention = None
         if self.uses_history and settings.history_encoder == "attention":
             self.attention = HistoryAttention(
@@ -341,7 +347,10 @@ def resolve_user_vector(settings: HDCCF, train: Interactions) -> Literal["free",
             )
         return settings.user_vector
     possible = (
-        train.times is not None and settings.sampler == "block" and bool((train.by_user.degrees >= 2).any())
+        train.times is not None
+        and settings.sampler == "block"
+        and settings.similarity != "popular"
+        and bool((train.by_user.degrees >= 2).any())
     )
     return "history" if possible else "free"
 

@@ -60,8 +60,9 @@ class HDCCF(BlockSettings):
     """Spread of the first vectors; with a cosine it sets how fast their directions turn."""
 
     # -- similarity
-    similarity: Literal["cosine", "dot", "euclidean", "modulated"] = "cosine"
-    """f(u, i). `modulated` is Eq. 7–8; it costs embedding_dim times as much as the others."""
+    similarity: Literal["cosine", "popular", "dot", "euclidean", "modulated"] = "cosine"
+    """f(u, i). `popular` is the cosine and a learned popularity of the item, for many items that few
+    have; `modulated` is Eq. 7–8, and costs embedding_dim times as much as the others."""
     normalise: bool = True
     """`modulated`: unit-length p and q, so that |f| ≤ 1, which the lower bound of Eq. 16 assumes."""
     hidden: tuple[PositiveInt, ...] = ()
@@ -161,6 +162,13 @@ class HDCCF(BlockSettings):
             )
         if self.user_vector == "history" and self.sampler != "block":
             raise ValueError(f"user_vector='history' cuts blocks; set sampler to block, not {self.sampler!r}")
+        if self.similarity == "popular" and (
+            self.user_vector == "history" or self.user_user_weight or self.item_item_weight
+        ):
+            raise ValueError(
+                "similarity='popular' is between free users and items; set user_vector to free, and "
+                "user_user_weight and item_item_weight to 0"
+            )
         if self.history_encoder == "attention":
             if self.embedding_dim % self.attention_heads:
                 raise ValueError(
