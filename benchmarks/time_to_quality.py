@@ -170,9 +170,10 @@ IN_HASTE: dict[str, dict[str, Any]] = {
     "ml-1m": _LARGER_STEPS,
     # A block touches a tenth of the rows.
     "gowalla-m1": {
-        "learning_rate": 0.03,
+        "learning_rate": 0.05,
         "temperature": 0.2,
-        "block_items": 1024,
+        "sampler": "pool",
+        "negatives": 2048,
         "sparse_updates": True,
     },
 }
