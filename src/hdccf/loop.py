@@ -119,7 +119,8 @@ class Loop:
         threads, model = torch.get_num_threads(), self.model
         if not isinstance(model, SmallSteps) or model.numbers_a_step is None:
             return threads
-        parameters = sum(parameter.numel() for group in model.groups.values() for parameter in group)
+        moved = [parameter.numel() for group in model.groups.values() for parameter in group]
+        parameters = 0 if self.settings.sparse_updates else sum(moved)
         return threads if parameters + model.numbers_a_step >= _WORTH_SHARING else 1
 
     def _step(self, batch: Any, number: int) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphs import random_interactions
+from graphs import random_interactions, small_split
 from hdccf.data.interactions import Interactions
 from hdccf.data.pools import Pool, PoolSampler
 from hdccf.models import hdccf_pool
@@ -15,6 +15,9 @@ from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.hdccf_pool import compiled_loss, pool_loss
 from hdccf.models.hdccf_scores import pool_log_weights
 from hdccf.models.hdccf_settings import HDCCF
+from hdccf.runs import FitOptions
+from hdccf.trainer import fit
+from training import quick
 
 
 def built(data: Interactions, seed: int = 0, **values: Any) -> HDCCFModel:
@@ -166,6 +169,29 @@ def test_only_large_tables_cosines_and_exponents_in_range_are_compiled(
     assert hdccf_pool._is_plain(built(data))
     changes: list[dict[str, Any]] = [{"similarity": "dot"}, {"omega_items": 0.1}, {"temperature": 0.03}]
     assert not any(hdccf_pool._is_plain(built(data, **change)) for change in changes)
+
+
+@pytest.mark.parametrize(("sparse", "expected"), [(True, 1), (False, 2)])
+def test_a_small_pools_step_stays_on_one_thread_where_few_rows_move(
+    sparse: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, seen = torch.get_num_threads(), []
+    original = HDCCFModel._pool_objective
+
+    def watched(self: HDCCFModel, pool: Pool) -> Any:
+        seen.append(torch.get_num_threads())
+        return original(self, pool)
+
+    monkeypatch.setattr(HDCCFModel, "_pool_objective", watched)
+    model = built(random_interactions(1))
+    assert model.numbers_a_step == 3 * (3 + 5 + model.graph.n_pairs // model.n_batches + 3 * 5 // 16)
+    monkeypatch.setattr("hdccf.loop._WORTH_SHARING", 50_000)
+    settings = quick("pool", epochs=1, embedding_dim=400, sparse_updates=sparse)
+    try:
+        fit(small_split(), settings, options=FitOptions(threads=2))
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {expected}
 
 
 def test_a_diagnosis_looks_at_the_drawn_items() -> None:

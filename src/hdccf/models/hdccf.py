@@ -161,6 +161,15 @@ class HDCCFModel(nn.Module):
     def n_batches(self) -> int:
         return len(self.sampler)
 
+    @property
+    def numbers_a_step(self) -> int | None:
+        """A pool's vectors and its users' positives; sixteen products take as long as looking one up."""
+        s = self.settings
+        if s.sampler != "pool":
+            return None
+        vectors = s.block_users + s.negatives + self.graph.n_pairs // max(self.n_batches, 1)
+        return s.embedding_dim * (vectors + s.block_users * s.negatives // 16)
+
     def batches(self, generator: torch.Generator) -> Iterator[Any]:
         yield from self.sampler.epoch(generator)
 
