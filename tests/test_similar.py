@@ -13,6 +13,7 @@ from hdccf.errors import ConfigError, DataError
 from hdccf.models import MODELS
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.recommend import Recommender
+from hdccf.similar import relation
 from hdccf.similarity import Cosine, Similarity, Vectors
 from hdccf.trainer import fit
 from training import quick
@@ -106,3 +107,16 @@ def test_what_compares_is_made_once(fitted: dict[str, Recommender], name: str) -
     items, users = (fitted[name].relation(kind) for kind in ("items", "users"))
     assert fitted[name].relation("items") is items
     assert fitted[name].relation("users") is users is not items
+
+
+def test_popularity_makes_no_two_items_alike() -> None:
+    recommender = fit(small_split(), quick("popular", epochs=1))
+    model = recommender.model
+    assert isinstance(model, HDCCFModel)
+    found = []
+    for popularity in (torch.zeros(30), torch.arange(30.0)):
+        with torch.no_grad():
+            model.items.embedding[:, -1] = popularity
+        alike = relation(model, model.scorer(), recommender.events, "items")
+        found.append(alike.to_all(torch.arange(30)))
+    assert found[0].equal(found[1])

@@ -34,7 +34,7 @@ _SHARE = 200_000
 _LEARNT_FROM = 1 << 14
 _ALONG, _ROUNDS = 5.0, 3
 """How much more of an error counts along an item than across it, and how often each code is looked at again:
-twice or half as much finds as much."""
+twice or half as much finds nearly as much."""
 
 Points = NDArray[np.float32]
 

@@ -211,3 +211,10 @@ def test_what_does_not_fit_is_refused_in_one_line(kind: Any, values: dict[str, A
     with pytest.raises(ConfigError, match=said) as caught:
         kind(**values)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{}, {"sampler": "block", "l2": 0.0, "user_vector": "history"}])
+def test_popularity_is_learnt_on_blocks_with_free_vectors(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"^similarity='popular' is trained on blocks with free vectors"):
+        SSM(similarity="popular", **change)
+    assert SSM(similarity="popular", sampler="block", l2=0.0).similarity == "popular"

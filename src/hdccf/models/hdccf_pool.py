@@ -27,10 +27,10 @@ def pool_loss(
     if _is_plain(model):
         loss = compiled_loss(model, pool, log_weights)
         return loss, loss.new_zeros(())
-    users, side = model.user_vectors(pool.users), model.items.of(pool.columns)
+    users, columns = model.user_vectors(pool.users), model.items.of(pool.columns)
     each_user = Vectors(users.embedding[pool.rows], users.factors[pool.rows])
     positive = model.user_item.matching(each_user, model.items.of(pool.items))
-    scores = model.user_item.all_pairs(users, side)
+    scores = model.user_item.all_pairs(users, columns)
     items: Side = model.contrast.pool(scores, positive, pool, log_weights, n_positives)
     return model.contrast.loss(positive, items, None), items.clipped.detach()
 
@@ -61,15 +61,13 @@ class _PoolContrast(torch.autograd.Function):
     def forward(
         ctx: Any, users: Tensor, items: Tensor, pool: Pool, weights: Tensor, temperature: float
     ) -> Tensor:
-        unit_dots = kernels().unit_dots
-
         rows, row_lengths = unit_and_lengths(users.index_select(0, pool.users))
         columns, column_lengths = unit_and_lengths(items.index_select(0, pool.columns))
         # One is taken off every cosine: no exponential is above 1, and none of them all that small.
         negatives = (rows @ columns.T).sub_(1).div_(temperature).exp_().mul_(weights)
         negatives[pool.observed_rows, pool.observed_columns] = 0
         scores, scales = (items.new_empty(len(pool.items)) for _ in range(2))
-        unit_dots(*arrays(rows, items, pool.rows, pool.items, scores, scales), SHORTEST)
+        _kernels().unit_dots(*arrays(rows, items, pool.rows, pool.items, scores, scales), SHORTEST)
         positives = (scores - 1).div_(temperature).exp_()
         against = negatives.sum(1).index_select(0, pool.rows)
         ctx.pool, ctx.temperature = pool, temperature
@@ -80,8 +78,6 @@ class _PoolContrast(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        add_unit_gradients = kernels().add_unit_gradients
-
         users, items, rows, row_lengths, columns, column_lengths, *rest = ctx.saved_tensors
         negatives, scores, scales, positives, against = rest
         pool, tau = ctx.pool, ctx.temperature
@@ -92,7 +88,7 @@ class _PoolContrast(torch.autograd.Function):
         of_items = items.new_empty(len(pool.items) + len(pool.columns), items.shape[1])
         own = of_items[: len(pool.items)]
         given = arrays(rows, items, pool.rows, pool.items, scores, scales, -of_sums * against)
-        add_unit_gradients(*given, SHORTEST, *arrays(of_rows, own))
+        _kernels().add_unit_gradients(*given, SHORTEST, *arrays(of_rows, own))
         of_items[len(pool.items) :] = slope_of_unit(of_columns, columns, column_lengths)
         of_users = slope_of_unit(of_rows, rows, row_lengths)
         every = torch.cat((pool.items, pool.columns))
@@ -105,5 +101,5 @@ class _PoolContrast(torch.autograd.Function):
         )
 
 
-def kernels() -> Any:
+def _kernels() -> Any:
     return import_module("hdccf.row_kernels")  # not at the top: numba takes half a second to import
