@@ -215,3 +215,10 @@ def test_items_too_short_for_anybody_are_not_looked_at() -> None:
         assert proposed.shape[1] <= at_most
         assert index.recall > 0.97
     assert proposed.shape[1] == 5000  # of a cosine no item is short
+
+
+def test_popularity_is_part_of_what_is_proposed() -> None:
+    """By their directions alone the most popular items would come in any order, and all be needed."""
+    scorer = scorer_of(Popular())
+    scorer.items.embedding[:, -1] *= 30
+    assert Index(scorer).proposals == 200
