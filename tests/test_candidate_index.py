@@ -217,8 +217,9 @@ def test_items_too_short_for_anybody_are_not_looked_at() -> None:
     assert proposed.shape[1] == 5000  # of a cosine no item is short
 
 
-def test_popularity_is_part_of_what_is_proposed() -> None:
-    """By their directions alone the most popular items would come in any order, and all be needed."""
-    scorer = scorer_of(Popular())
-    scorer.items.embedding[:, -1] *= 30
-    assert Index(scorer).proposals == 200
+@pytest.mark.parametrize("name", ["cosine", "dot", "popular"])
+def test_products_of_points_are_the_scores(name: str) -> None:
+    scorer = scorer_of(SIMILARITIES[name])
+    for rows in (torch.tensor([4]), torch.tensor([3, 0, 11])):
+        products = index_module._points_of(scorer, rows) @ index_module._item_points(scorer).T
+        torch.testing.assert_close(torch.from_numpy(products), scorer.score_block(rows))
