@@ -20,6 +20,7 @@ from hdccf.data.sampling import (
     HistoryBlockSampler,
     InBatchSampler,
     UniformSampler,
+    block_columns,
     draw_columns,
 )
 from hdccf.errors import ConfigError, DataError
@@ -71,7 +72,7 @@ def test_the_same_generator_gives_the_same_batches_and_another_gives_others(kind
 @pytest.mark.parametrize("size", [2, 3, 4, 100])
 def test_an_epoch_has_as_many_batches_as_it_says(kind: str, size: int) -> None:
     data = interactions(
-        [(0, 0), (0, 1), (0, 2), (2, 1), (4, 3), (4, 0), (5, 2), (5, 3)], n_users=9, n_items=6
+        [(0, 0), (0, 1), (0, 2), (2, 1), (4, 3), (4, 0), (5, 2), (5, 3)], n_users=9, n_items=7
     )
     made = sampler(kind, data, size)
     assert len(list(made.epoch(generator()))) == len(made)
@@ -242,6 +243,27 @@ def test_drawn_columns_have_the_positives_for_certain_and_fill_up_to_the_size() 
     columns, inclusion = draw_columns(torch.arange(20), 20, 2, generator())
     assert columns.tolist() == list(range(20))
     assert inclusion.tolist() == [1.0] * 20
+
+
+def test_a_block_that_would_draw_nearly_all_items_takes_them_all() -> None:
+    few, many = torch.tensor([0, 5, 5]), torch.arange(8)
+    for positives, n_items, size in (
+        (few, 16, 16),  # as many as may be columns
+        (few, 17, 15),  # more than seven eighths are asked for
+        (many, 18, 9),  # the positives and as many others are more than that
+    ):
+        assert block_columns(positives, n_items, size, generator()) == (None, None)
+    for positives, n_items, size in (
+        (few, 16, 14),  # seven eighths and no more
+        (many, 19, 10),
+        (many, 18, 8),  # all would be more than twice the size
+    ):
+        columns, inclusion = block_columns(positives, n_items, size, generator())
+        assert columns is not None
+        assert inclusion is not None
+        expected = draw_columns(positives, n_items, size, generator())
+        assert columns.tolist() == expected[0].tolist()
+        assert inclusion.tolist() == expected[1].tolist()
 
 
 def test_few_columns_of_many_are_distinct_and_equally_likely() -> None:

@@ -22,7 +22,7 @@ def test_a_window_is_the_last_items_before_a_cut_in_order() -> None:
     assert last_places(found).places.tolist() == [1, 3, 5, 7]
 
 
-@pytest.mark.parametrize("block_items", [1000, 6])
+@pytest.mark.parametrize("block_items", [1000, 4])
 def test_rows_are_moments_with_their_past_their_next_items_and_all_their_own_masked(block_items: int) -> None:
     data = random_interactions(6, 8, 9, 0.5)
     length, ahead, ahead_half_life = 4, 2, 1.5

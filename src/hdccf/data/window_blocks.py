@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hdccf.data.cuts import NO_ITEM, Windows, cut_windows
 from hdccf.data.graph import Along, Graph, expand
-from hdccf.data.sampling import Block, batch_sizes, draw_columns, places_in, shuffled
+from hdccf.data.sampling import Block, batch_sizes, block_columns, places_in, shuffled
 from hdccf.errors import ConfigError
 
 
@@ -60,9 +60,7 @@ class WindowBlockSampler:
         rows, entries = expand(after, left.clamp(max=self.ahead))
         soon = torch.exp2(-(entries - after[rows]).to(self.weights.dtype) / self.ahead_half_life)
         positives = items_of.at(entries)
-        columns, inclusion = None, None
-        if self.graph.n_items > self.block_items:
-            columns, inclusion = draw_columns(positives, self.graph.n_items, self.block_items, generator)
+        columns, inclusion = block_columns(positives, self.graph.n_items, self.block_items, generator)
         observed_rows, observed_columns, _ = items_of.within(row_users, columns)
         return Block(
             row_users,
