@@ -170,10 +170,10 @@ IN_HASTE: dict[str, dict[str, Any]] = {
     "ml-1m": _LARGER_STEPS,
     # A block touches a tenth of the rows.
     "gowalla-m1": {
-        "learning_rate": 0.04,
-        "temperature": 0.2,
+        "learning_rate": 0.05,
+        "temperature": 0.18,
         "sampler": "pool",
-        "negatives": 1024,
+        "negatives": 1536,
         "sparse_updates": True,
     },
 }
