@@ -9,6 +9,7 @@ import torch
 from graphs import interactions, small_split
 from hdccf import index as index_module
 from hdccf.candidates import Best, Wanted, best_of_rows, exact_best
+from hdccf.codes import Codes, Points
 from hdccf.data.graph import Neighbours
 from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError
@@ -16,7 +17,7 @@ from hdccf.index import Index
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
 from hdccf.recommend import Recommender
-from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Popular, Similarity, Vectors
+from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Popular, Similarity, Vectors, unit
 from hdccf.trainer import fit
 from training import quick
 
@@ -215,6 +216,22 @@ def test_items_too_short_for_anybody_are_not_looked_at() -> None:
         assert proposed.shape[1] <= at_most
         assert index.recall > 0.97
     assert proposed.shape[1] == 5000  # of a cosine no item is short
+
+
+def test_items_are_scanned_from_the_best_liked_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = scorer_of(Cosine())
+    given: list[Points] = []
+
+    class Watched(Codes):
+        def __init__(self, points: Points, *, distances: bool) -> None:
+            given.append(points)
+            super().__init__(points, distances=distances)
+
+    monkeypatch.setattr(index_module, "Codes", Watched)
+    Index(scorer)
+    users, items = (unit(x.embedding).numpy() for x in (scorer.users, scorer.items))
+    liked = (items @ users.T).mean(1)
+    assert (given[0] @ users.T).mean(1).tolist() == pytest.approx(sorted(liked, reverse=True), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["cosine", "dot", "popular"])
