@@ -24,7 +24,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does:
 import torch
 
 import hdccf
-from curves import Judge, Point, our_curve, seconds_to
+from curves import Judge, Point, our_curve, processor_to, seconds_to
 from hdccf.experiments.tasks import open_split
 from hdccf.models import entry_named
 from hdccf.models.hdccf_settings import HDCCF
@@ -46,14 +46,12 @@ def settings_of(sampler: str) -> HDCCF:
 
 
 def to_quality(
-    split: hdccf.Split, samplers: list[str], seconds: float, threads: int, seeds: int
+    split: hdccf.Split, samplers: list[str], seconds: float, threads: int, seeds: int, by_processor: bool
 ) -> dict[str, float]:
-    judge = Judge(split)
+    judge, until = Judge(split), processor_to if by_processor else seconds_to
+    share: dict[str, Any] = {"seconds": seconds, "threads": threads, "by_processor": by_processor}
     curves: dict[str, list[list[Point]]] = {
-        name: [
-            our_curve(split, settings_of(name), judge, seconds=seconds, threads=threads, seed=seed)
-            for seed in range(seeds)
-        ]
+        name: [our_curve(split, settings_of(name), judge, seed=seed, **share) for seed in range(seeds)]
         for name in samplers
     }
     best = {name: median(max(p.value for p in curve) for curve in some) for name, some in curves.items()}
@@ -62,8 +60,9 @@ def to_quality(
     epoch: dict[str, float] = {}
     reached: dict[str, float] = {}
     for name, some in curves.items():
-        epoch[name] = min(curve[-1].seconds / curve[-1].epoch for curve in some)
-        reached[name] = median(seconds_to(curve, target) or float("inf") for curve in some)
+        ends = [curve[-1] for curve in some]
+        epoch[name] = min((end.processor if by_processor else end.seconds) / end.epoch for end in ends)
+        reached[name] = median(until(curve, target) or float("inf") for curve in some)
         print(f"{name:>10} {epoch[name]:>11.3f} {best[name]:>13.4f} {reached[name]:>12.2f}", flush=True)
     ratios = {}
     for other in (name for name in samplers if name != "in-batch"):
@@ -133,6 +132,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, for each sampler and seed")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--by-processor", action="store_true", help="count its seconds, beside other work")
     parser.add_argument("--ahead", action="store_true", help="only whether a batch drawn ahead pays")
     parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), default=list(SAMPLERS))
     arguments = parser.parse_args()
@@ -141,7 +141,8 @@ def main() -> None:
     print(f"{len(split.train):,} pairs, {arguments.threads} threads, load {os.getloadavg()[0]:.1f}")
     ratios: dict[str, float] = {}
     if not (arguments.ahead or arguments.quick):
-        ratios |= to_quality(split, arguments.samplers, arguments.seconds, arguments.threads, arguments.seeds)
+        budget = arguments.seconds, arguments.threads, arguments.seeds, arguments.by_processor
+        ratios |= to_quality(split, arguments.samplers, *budget)
     ratios |= steps(split, *((1.0, 3) if arguments.quick else (10.0, 16)))
     if arguments.json:
         print(json.dumps({name: round(ratio, 3) for name, ratio in ratios.items()}))
