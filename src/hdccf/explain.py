@@ -25,7 +25,7 @@ from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.histories import weighted_histories
 from hdccf.scoring import Scorer
 from hdccf.similar import co_occurrence
-from hdccf.similarity import Dot, Euclidean, Modulated, Popular, Similarity, Vectors, unit, within_ball
+from hdccf.similarity import Euclidean, Modulated, Popular, Similarity, Vectors, unit
 
 CANDIDATES_COMPARED = 10_000
 """Up to this many candidates all are compared for the agreement, beyond it a draw."""
@@ -167,10 +167,10 @@ class SumOfVectors:
 
         own = torch.from_numpy(events.by_user.of(row).astype(np.int64))
         user = _row(scorer.users, row)
-        theirs = _scaled(scorer.similarity, scorer.items.embedding[own])
+        theirs = scorer.similarity.scaled(scorer.items.embedding[own])
         weights = np.zeros(len(own))
         if len(own):
-            target = _scaled(scorer.similarity, user.embedding)[0]
+            target = scorer.similarity.scaled(user.embedding)[0]
             weights, _ = nnls(theirs.T.double().numpy(), target.double().numpy())
         pieces = theirs * torch.from_numpy(weights).to(theirs.dtype).unsqueeze(1)
         stated = "the user's vector as the nearest non-negative sum of the vectors of their items"
@@ -181,7 +181,7 @@ class SumOfVectors:
     @torch.no_grad()
     def parts(self, items: Int64[Tensor, " c"]) -> Float[Tensor, "n c"]:
         chosen = Vectors(self.items.embedding[items], self.items.factors[items])
-        right = _scaled(self.similarity, chosen.embedding)
+        right = self.similarity.scaled(chosen.embedding)
         if isinstance(self.similarity, Modulated):
             right = right * self.similarity.modulation(self.user, chosen).square()
         return self.pieces @ right.T
@@ -235,14 +235,3 @@ class SharedUsers:
 
 def _row(vectors: Vectors, row: int) -> Vectors:
     return Vectors(vectors.embedding[[row]], vectors.factors[[row]])
-
-
-def _scaled(similarity: Similarity, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-    """As the similarity takes it before it multiplies."""
-    if isinstance(similarity, Dot) or (isinstance(similarity, Modulated) and not similarity.normalise):
-        return x.detach()
-    if isinstance(similarity, Euclidean):
-        return within_ball(x).detach()
-    if isinstance(similarity, Popular):
-        return unit(x[:, :-1]).detach()
-    return unit(x).detach()

@@ -19,7 +19,7 @@ from hdccf.candidates import SCORES_AT_ONCE, Best, Wanted, exact_best, had_by
 from hdccf.codes import Codes, Points
 from hdccf.evaluation.selection import best_places
 from hdccf.models.base import VectorScorer
-from hdccf.similarity import Dot, Euclidean, Modulated, Popular, Similarity, unit, within_ball
+from hdccf.similarity import Euclidean, Popular, Similarity
 
 _K = 10
 """The length of the lists from which it learns how many proposals they take."""
@@ -193,14 +193,6 @@ def _beside(points: Points, number: NDArray[np.floating[Any]]) -> Points:
 
 def _points(similarity: Similarity, vectors: Tensor) -> Points:
     """Points of users and of items that the index's measure orders as f does (without its modulation)."""
-    x = vectors.detach()
-    if isinstance(similarity, Euclidean):
-        x = within_ball(x)
-    elif isinstance(similarity, Popular):
-        x = unit(x[:, :-1])
-    elif not isinstance(similarity, Dot) and not (
-        isinstance(similarity, Modulated) and not similarity.normalise
-    ):
-        x = unit(x)
-    points: Points = np.ascontiguousarray(x.numpy(), dtype=np.float32)
+    scaled = similarity.scaled(vectors.detach()).numpy()
+    points: Points = np.ascontiguousarray(scaled, dtype=np.float32)
     return points

@@ -17,7 +17,7 @@ from hdccf.models.base import Model, VectorScorer
 from hdccf.models.ease import EASEModel
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.scoring import Scorer
-from hdccf.similarity import Cosine, Popular, Similarity, Vectors
+from hdccf.similarity import Cosine, Similarity, Vectors
 
 Kind = Literal["items", "users"]
 
@@ -48,10 +48,8 @@ def relation(model: Model, scorer: Scorer, events: Interactions, kind: Kind) -> 
             if own is not None:
                 what = "f(i, i′)" if kind == "items" else "f(u, u′)"
                 return ByVectors(own, vectors, f"the model's own {what}")
-        if isinstance(scorer.similarity, Popular):
-            directions = vectors.embedding[:, :-1]
-            vectors = Vectors(directions, directions)
-        return ByVectors(Cosine(), vectors, f"cosine of the {kind[:-1]} vectors")
+        directions = scorer.similarity.scaled(vectors.embedding.detach())
+        return ByVectors(Cosine(), Vectors(directions, directions), f"cosine of the {kind[:-1]} vectors")
     if isinstance(model, EASEModel) and kind == "items":
         return ByWeights(model.weights)
     return co_occurrence(events, kind)

@@ -43,6 +43,10 @@ class Similarity(nn.Module):
     lowest: float = -math.inf
     """The smallest value that f can take; −inf where there is none."""
 
+    def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n k"]:
+        """A vector as it is before it is multiplied, or its distance taken."""
+        return x
+
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         """f of every row of the left with every row of the right."""
         raise NotImplementedError
@@ -94,6 +98,9 @@ class Cosine(Similarity):
 
     lowest = -1.0
 
+    def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        return unit(x)
+
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         return unit(left.embedding) @ unit(right.embedding).T
 
@@ -111,13 +118,16 @@ class Popular(Similarity):
     SHARE = 0.1
     """So that the number, which moves with a step as those of a vector do, matters as much as they do."""
 
+    def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n k"]:
+        return unit(x[..., :-1])
+
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
-        users, items = left.embedding[..., :-1], right.embedding[..., :-1]
-        return unit(users) @ unit(items).T + self.SHARE * right.embedding[..., -1]
+        cosines = self.scaled(left.embedding) @ self.scaled(right.embedding).T
+        return cosines + self.SHARE * right.embedding[..., -1]
 
     def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
-        users, items = left.embedding[..., :-1], right.embedding[..., :-1]
-        return (unit(users) * unit(items)).sum(-1) + self.SHARE * right.embedding[..., -1]
+        cosines = (self.scaled(left.embedding) * self.scaled(right.embedding)).sum(-1)
+        return cosines + self.SHARE * right.embedding[..., -1]
 
 
 class Euclidean(Similarity):
@@ -127,6 +137,9 @@ class Euclidean(Similarity):
     """
 
     lowest = -1.0
+
+    def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        return within_ball(x)
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         p, q = within_ball(left.embedding), within_ball(right.embedding)
@@ -187,9 +200,12 @@ class Modulated(Similarity):
             torch.full((size,), self.START if layer == last else 0.0) for layer, size in enumerate(sizes)
         )
 
+    def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        return unit(x) if self.normalise else x
+
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         if not len(self.weights):
-            p, q = self._scaled(left), self._scaled(right)
+            p, q = self.scaled(left.embedding), self.scaled(right.embedding)
             left_part = functional.linear(left.factors, self.left_weight, self.biases[0])
             weights = (self.right_weight, self.product_weight)
             return modulated_scores(p, q, left_part, left.factors, right.factors, *weights)
@@ -206,14 +222,12 @@ class Modulated(Similarity):
         of_left, of_right = self._sides(left, right)
         return _modulation(*of_left[1:], *of_right[1:], *self._layers())
 
-    def _scaled(self, side: Vectors) -> Tensor:
-        return unit(side.embedding) if self.normalise else side.embedding
-
     def _sides(self, left: Vectors, right: Vectors) -> tuple[list[Tensor], list[Tensor]]:
         """Of each side: p or q, the first layer's term that depends on it alone, and its factors."""
         left_part = functional.linear(left.factors, self.left_weight, self.biases[0])
         right_part = functional.linear(right.factors, self.right_weight)
-        return [self._scaled(left), left_part, left.factors], [self._scaled(right), right_part, right.factors]
+        p, q = self.scaled(left.embedding), self.scaled(right.embedding)
+        return [p, left_part, left.factors], [q, right_part, right.factors]
 
     def _layers(self) -> list[Tensor]:
         """What is left of g: the weight of products, then weight and bias of each further layer."""
