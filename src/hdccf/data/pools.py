@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hdccf.data.graph import Along, Graph
-from hdccf.data.sampling import batch_sizes, distinct_below, places_in, shuffled
+from hdccf.data.sampling import UserBlocks, distinct_below, places_in
 
 
 class Pool(NamedTuple):
@@ -31,31 +29,20 @@ class Pool(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PoolSampler:
+class PoolSampler(UserBlocks):
     """`pool`: every training pair of `block_users` users is a positive, against `negatives` drawn items.
 
     In a block the positives of all are columns, of a large catalogue most of them. Here they are not, so that
     a step takes as long as its draw is large.
     """
 
-    graph: Graph
-    weights: Along
-    block_users: int
     negatives: int
-
-    def __len__(self) -> int:
-        return len(batch_sizes(len(self._active), self.block_users, least=1))
-
-    @cached_property
-    def _active(self) -> Int64[Tensor, " a"]:
-        return self.graph.items_of.degrees.nonzero().squeeze(1)
 
     def epoch(self, generator: torch.Generator) -> Iterator[Pool]:
         n_items = self.graph.n_items
         size = min(self.negatives, n_items)
         inclusion = torch.full((size,), n_items / size)
-        for chosen in shuffled(len(self._active), self.block_users, generator, least=1):
-            users = self._active[chosen]
+        for users in self.blocks(generator):
             columns = distinct_below(n_items, size, generator)
             rows, items, entries = self.graph.items_of.within(users, None)
             places = places_in(items, columns, n_items)

@@ -7,7 +7,7 @@ drawn from nothing but that generator. No batch holds anything that grows with u
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -214,7 +214,34 @@ class UniformSampler:
 
 
 @dataclass(frozen=True)
-class BlockSampler:
+class UserBlocks:
+    """What all samplers share that take users in blocks: who is in one, once an epoch."""
+
+    graph: Graph
+    weights: Along
+    block_users: int
+
+    least: ClassVar[int] = 1
+    """Training pairs that a user needs."""
+
+    def __len__(self) -> int:
+        return len(batch_sizes(len(self._able), self.block_users, least=1))
+
+    @cached_property
+    def _able(self) -> Int64[Tensor, " a"]:
+        return (self.graph.items_of.degrees >= self.least).nonzero().squeeze(1)
+
+    def blocks(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+        if len(self._able) == 0 and self.least > 1:
+            raise ConfigError(
+                "user_vector='history' needs a user with two training items or more; take 'free'"
+            )
+        for chosen in shuffled(len(self._able), self.block_users, generator, least=1):
+            yield self._able[chosen]
+
+
+@dataclass(frozen=True)
+class BlockSampler(UserBlocks):
     """`block` (ours): every observed pair of a block of users is a positive.
 
     Up to `block_items` items the whole catalogue is the columns, and sums over a row are exact. A larger
@@ -222,22 +249,10 @@ class BlockSampler:
     it where that would be nearly all).
     """
 
-    graph: Graph
-    weights: Along
-    block_users: int
     block_items: int
 
-    def __len__(self) -> int:
-        return len(batch_sizes(len(self._active), self.block_users, least=1))
-
-    @cached_property
-    def _active(self) -> Int64[Tensor, " a"]:
-        """The users with training pairs: the others would be rows without positives."""
-        return self.graph.items_of.degrees.nonzero().squeeze(1)
-
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
-        for chosen in shuffled(len(self._active), self.block_users, generator, least=1):
-            users = self._active[chosen]
+        for users in self.blocks(generator):
             rows, items, entries = self.graph.items_of.within(users, None)
             columns, inclusion = block_columns(items, self.graph.n_items, self.block_items, generator)
             places = places_in(items, columns, self.graph.n_items)  # all of them are there
@@ -255,7 +270,7 @@ class BlockSampler:
 
 
 @dataclass(frozen=True)
-class HistoryBlockSampler:
+class HistoryBlockSampler(UserBlocks):
     """Blocks for a user vector made of the user's past: a random moment in each history cuts it.
 
     What came before the cut, at most `length` items of it, is the input, weighted
@@ -263,9 +278,6 @@ class HistoryBlockSampler:
     ½^(place / ahead_half_life) and by their own weight; what the user never touched are the negatives.
     """
 
-    graph: Graph
-    weights: Along
-    block_users: int
     block_items: int
     half_life: float
     length: int
@@ -273,22 +285,11 @@ class HistoryBlockSampler:
     ahead_half_life: float
     floor: float = 0.0
 
-    def __len__(self) -> int:
-        return len(batch_sizes(len(self._able), self.block_users, least=1))
-
-    @cached_property
-    def _able(self) -> Int64[Tensor, " a"]:
-        """A history of one has no past to learn its future from."""
-        return (self.graph.items_of.degrees >= 2).nonzero().squeeze(1)
+    least: ClassVar[int] = 2  # a history of one has no past to learn its future from
 
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
         items_of = self.graph.items_of
-        if len(self._able) == 0:
-            raise ConfigError(
-                "user_vector='history' needs a user with two training items or more; take 'free'"
-            )
-        for chosen in shuffled(len(self._able), self.block_users, generator, least=1):
-            users = self._able[chosen]
+        for users in self.blocks(generator):
             degrees, starts = items_of.degrees[users], items_of.starts[users]
             uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
             cuts = 1 + (uniform * (degrees - 1)).long().clamp_(max=degrees - 2)

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from typing import ClassVar
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from hdccf.data.cuts import NO_ITEM, Windows, cut_windows
-from hdccf.data.graph import Along, Graph, expand
-from hdccf.data.sampling import Block, batch_sizes, block_columns, places_in, shuffled
-from hdccf.errors import ConfigError
+from hdccf.data.graph import expand
+from hdccf.data.sampling import Block, UserBlocks, block_columns, places_in
 
 
 @dataclass(frozen=True)
-class WindowBlockSampler:
+class WindowBlockSampler(UserBlocks):
     """For user vectors that are made of a history in order, at all its places at once.
 
     Each user of a block has one window of `length` items, which ends at a random moment. Each of its places
@@ -23,29 +22,16 @@ class WindowBlockSampler:
     ½^(place / ahead_half_life) and by their own weight; what the user never touched are the negatives.
     """
 
-    graph: Graph
-    weights: Along
-    block_users: int
     block_items: int
     length: int
     ahead: int
     ahead_half_life: float
 
-    def __len__(self) -> int:
-        return len(batch_sizes(len(self._able), self.block_users, least=1))
-
-    @cached_property
-    def _able(self) -> Int64[Tensor, " a"]:
-        """A history of one has no past to learn its future from."""
-        return (self.graph.items_of.degrees >= 2).nonzero().squeeze(1)
+    least: ClassVar[int] = 2  # a history of one has no past to learn its future from
 
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
-        if len(self._able) == 0:
-            raise ConfigError(
-                "user_vector='history' needs a user with two training items or more; take 'free'"
-            )
-        for chosen in shuffled(len(self._able), self.block_users, generator, least=1):
-            yield self._block(self._able[chosen], generator)
+        for users in self.blocks(generator):
+            yield self._block(users, generator)
 
     def _block(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Block:
         items_of = self.graph.items_of
