@@ -1,5 +1,7 @@
 """The journal: what is there is found whatever a model gained since, and a kill costs one line."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from records import evaluated, record_of, run_of
 
 from hdccf.experiments.journal import Journal
 from hdccf.experiments.plans import Row
+from hdccf.experiments.running import commit_of
 
 
 @pytest.fixture
@@ -67,3 +70,25 @@ def test_values_by_user_may_be_missing(journal: Journal, tmp_path: Path) -> None
     run, found = run_of(Row("x")), evaluated(0.3, 0)
     record = record_of(run, found.values)
     assert journal.evaluation(record) is None
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="asks git")
+def test_a_commit_is_dirty_where_the_code_is_and_not_where_results_are(tmp_path: Path) -> None:
+    def git(*asked: str) -> None:
+        who = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", *who, *asked], cwd=tmp_path, check=True, capture_output=True)
+
+    package = tmp_path / "src"
+    package.mkdir()
+    (package / "code.py").write_text("1", encoding="utf-8")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    (tmp_path / "results.md").write_text("2", encoding="utf-8")
+    clean = commit_of(package)
+    assert len(clean) == 10
+    (package / "code.py").write_text("3", encoding="utf-8")
+    assert commit_of(package) == f"{clean}-dirty"
+    (package / "code.py").write_text("1", encoding="utf-8")
+    (package / "more.py").write_text("4", encoding="utf-8")
+    assert commit_of(package) == f"{clean}-dirty"

@@ -49,6 +49,14 @@ def test_best_is_bold_second_underlined_and_our_margin_is_over_the_best_other(jo
     assert margin > 0.05
 
 
+def test_a_p_that_is_as_good_as_nothing_is_not_shown_as_nothing(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Results, "p_value", lambda *_: 0.0)
+    found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+    assert comparison_markdown(found).splitlines()[4].endswith("| < 1e-99 |")
+
+
 def test_where_we_are_behind_the_margin_says_so(journal: Journal) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.44, "hdccf": 0.40})
     question = ("full", "ndcg@50")

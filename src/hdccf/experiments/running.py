@@ -203,18 +203,25 @@ def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
 def _provenance() -> Record:
     from hdccf import __version__
 
-    asked = ["git", "describe", "--always", "--dirty", "--abbrev=10"]
-    try:
-        here = Path(__file__).parent
-        found = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=here)  # noqa: S603
-        commit = found.stdout.strip()
-    except OSError:
-        commit = ""
     return {
-        "commit": commit or f"hdccf {__version__}",
+        "commit": commit_of(Path(__file__).parents[1]) or f"hdccf {__version__}",
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def commit_of(package: Path) -> str:
+    """The code's commit, "-dirty" where that has changed since; results beside it change with every run."""
+
+    def git(*asked: str) -> str:
+        try:
+            found = subprocess.run(["git", *asked], capture_output=True, text=True, check=False, cwd=package)  # noqa: S603, S607
+        except OSError:
+            return ""
+        return found.stdout.strip()
+
+    commit = git("describe", "--always", "--abbrev=10")
+    return f"{commit}-dirty" if git("status", "--porcelain", "--", ".") else commit
 
 
 class _Clock:

@@ -23,6 +23,9 @@ from hdccf.experiments.running import Outcome
 
 CSV_HEAD = ("model", "protocol", "metric", "mean", "std", "seeds")
 
+_LEAST_P = 1e-99
+"""Smaller ones say no more, and end as 0."""
+
 
 @dataclass(frozen=True, eq=False)
 class Results:
@@ -145,7 +148,11 @@ def _marked(
 
 def _tail(results: Results, question: Question) -> list[str]:
     margin, p = results.margin(question), results.p_value(question)
-    return ["–" if margin is None else f"{100 * margin:+.2f} %", "–" if p is None else f"{p:.2g}"]
+    return ["–" if margin is None else f"{100 * margin:+.2f} %", "–" if p is None else _shown_p(p)]
+
+
+def _shown_p(p: float) -> str:
+    return f"{p:.2g}" if p >= _LEAST_P else f"< {_LEAST_P:.0e}"
 
 
 def _legend(results: Results) -> str:
