@@ -7,6 +7,10 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+Owner = dict[str, Any]
+"""Whose process a program is, as `subprocess.run` takes it."""
 
 
 def binaries() -> Path | None:
@@ -37,17 +41,17 @@ def server(folder: Path) -> Iterator[str]:
         _run(owner, *control, "-m", "immediate", "stop")
 
 
-def _hand_over(folder: Path) -> list[str]:
+def _hand_over(folder: Path) -> Owner:
     """PostgreSQL refuses to run as root: the folder goes to its own user, who runs the programs."""
     if os.geteuid() != 0:
-        return []
+        return {}
     account = pwd.getpwnam("postgres")
     for path in (folder, *folder.rglob("*")):
         os.chown(path, account.pw_uid, account.pw_gid)
-    return ["runuser", "-u", "postgres", "--"]
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
 
-def _run(owner: list[str], *command: str | Path) -> None:
+def _run(owner: Owner, *command: str | Path) -> None:
     # pg_ctl leaves a child that would keep a pipe open for ever, so its output goes nowhere.
-    arguments = [*owner, *map(str, command)]
-    subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
+    quiet = subprocess.DEVNULL
+    subprocess.run([*map(str, command)], check=True, stdout=quiet, stderr=quiet, cwd="/", **owner)
