@@ -118,6 +118,20 @@ def test_settings_from_elsewhere_need_only_fit_together_with_what_is_fixed(
     assert (found["user_vector"], found["sampler"], found["temperature"]) == ("history", "block", 0.3)
 
 
+def test_what_a_study_cannot_begin_with_is_said(
+    split: Split, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = question(split, "bpr", fixed={"epochs": 1})
+    for carried, said in (
+        ({"learning_rate": 0.01, "epochs": 7}, ""),  # what is fixed was asked for
+        ({"learning_rate": 0.01, "negatives": 16}, "--set negatives=16\n"),
+    ):
+        with open_study(str(tmp_path / f"{len(said)}.jsonl"), asked, carried):
+            told = capsys.readouterr().err
+        assert told.endswith(said)
+        assert bool(told) == bool(said)
+
+
 def test_a_sqlite_study_is_as_good(split: Split, tmp_path: Path) -> None:
     place = f"sqlite:///{tmp_path}/study.db"
     found = tune(split, question(split), Budget(3, 5), study=place, out=tmp_path / "best.toml")

@@ -19,6 +19,7 @@ from hdccf.errors import ConfigError
 from hdccf.experiments.journal import cut_half_a_line
 from hdccf.experiments.locks import FileLock, is_held
 from hdccf.models import entry_named
+from hdccf.progress import note
 from hdccf.search import Choice, Dimension, Space, Variant, Whole
 
 if TYPE_CHECKING:
@@ -245,7 +246,8 @@ def _defaults(question: Question) -> dict[str, Any]:
 def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings from elsewhere as a point of the space."""
     # What is fixed makes them possible, but does not tell which variant they were.
-    known = {**build_settings(question.settings, settings, question.fixed).model_dump(), **settings}
+    built = build_settings(question.settings, settings, question.fixed).model_dump()
+    known = {**built, **settings}
 
     def option(variant: Variant) -> str:
         fitting = [
@@ -254,7 +256,19 @@ def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
         # Of options that say nothing against the settings, the one that says most of them.
         return max(fitting, key=lambda name: len(variant.options[name]), default=variant.first)
 
-    return _point(question, settings, option)
+    point = _point(question, settings, option)
+    tried = question.space.draw(
+        lambda name, _: point.get(name), time_aware=question.time_aware, fixed=question.fixed
+    )
+    fields = question.settings.model_fields
+    lost = [
+        f"--set {name}={value}"
+        for name, value in settings.items()
+        if name not in question.fixed and tried.get(name, fields[name].default) != built[name]
+    ]
+    if lost:
+        note(f"the first trial cannot have all that it should start with; to keep the rest: {' '.join(lost)}")
+    return point
 
 
 def _point(
