@@ -14,9 +14,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf import block_losses, losses
+from hdccf.data.columns_of_blocks import draw_columns
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import draw_columns
 from hdccf.models.hdccf import HDCCFModel
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, cross_entropy_loss, pairwise_loss

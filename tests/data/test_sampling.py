@@ -11,6 +11,7 @@ from torch import Tensor
 
 import literal
 from graphs import interactions, random_interactions
+from hdccf.data.columns_of_blocks import block_columns, draw_columns
 from hdccf.data.cuts import History, cut_histories
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
@@ -20,8 +21,6 @@ from hdccf.data.sampling import (
     HistoryBlockSampler,
     InBatchSampler,
     UniformSampler,
-    block_columns,
-    draw_columns,
 )
 from hdccf.errors import ConfigError, DataError
 

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hdccf.data.sampling import UserBlocks, distinct_below, places_in
+from hdccf.data.columns_of_blocks import distinct_below, places_in
+from hdccf.data.sampling import UserBlocks
 
 
 class Pool(NamedTuple):

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from hdccf.data.columns_of_blocks import block_columns, places_in
 from hdccf.data.cuts import NO_ITEM, Windows, cut_windows
 from hdccf.data.graph import expand
-from hdccf.data.sampling import Block, UserBlocks, block_columns, places_in
+from hdccf.data.sampling import Block, UserBlocks
 
 
 @dataclass(frozen=True)
