@@ -264,7 +264,7 @@ def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
     lost = [
         f"--set {name}={value}"
         for name, value in settings.items()
-        if name not in question.fixed and tried.get(name, fields[name].default) != built[name]
+        if tried.get(name, fields[name].default) != built[name]
     ]
     if lost:
         note(f"the first trial cannot have all that it should start with; to keep the rest: {' '.join(lost)}")
