@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hdccf import losses
 from hdccf.attention import HistoryAttention
-from hdccf.contrast import Against, Contrast, Side
+from hdccf.contrast import Contrast
 from hdccf.data.cuts import History, Windows, cut_histories, cut_windows, last_places
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
@@ -32,6 +32,7 @@ from hdccf.diagnostics import describe_negatives
 from hdccf.encoders import Table
 from hdccf.errors import ConfigError
 from hdccf.models.base import Objective, VectorScorer, weighted_mean
+from hdccf.models.hdccf_losses import block_loss, instance_loss, relation_loss
 from hdccf.models.hdccf_pool import pool_loss
 from hdccf.models.hdccf_scores import (
     Scored,
@@ -51,7 +52,6 @@ Batch = InBatch | Drawn | Block | Pool
 Sampler = (
     InBatchSampler | UniformSampler | BlockSampler | PoolSampler | HistoryBlockSampler | WindowBlockSampler
 )
-Terms = dict[str, Float[Tensor, ""]]
 
 _EVERYTHING = "all"
 _USERS_AT_ONCE = 512
@@ -181,12 +181,12 @@ class HDCCFModel(nn.Module):
         scored: Scored | ScoredBlock
         if isinstance(batch, Block):
             scored = score_block(self, batch, generator)
-            loss, clips = self._block_loss(scored, batch, generator)
+            loss, clips = block_loss(self, scored, batch, generator)
             weights, relation_weights = (scored.weights, batch.weights), scored.anchor_weights
         else:
             part, n = part_of(batch, self.team.rows(len(batch.users))), len(batch.users)
             scored = score_in_batch(self, part, n) if isinstance(part, InBatch) else score_drawn(self, part)
-            loss, clips = self._instance_loss(scored, n, generator)
+            loss, clips = instance_loss(self, scored, n, generator)
             weights = relation_weights = (part.weights, batch.weights)
         parts = {"user-item": weighted_mean(loss, *weights)}
         for name, weight, relation in (
@@ -194,7 +194,9 @@ class HDCCFModel(nn.Module):
             ("item-item", s.item_item_weight, scored.item_item),
         ):
             if relation is not None:
-                parts[name] = weight * weighted_mean(self._relation_loss(relation), *relation_weights)
+                parts[name] = weight * weighted_mean(
+                    relation_loss(relation, s.temperature), *relation_weights
+                )
         total = torch.stack(list(parts.values())).sum()
         shown = {name: part.detach() for name, part in parts.items()} if len(parts) > 1 else {}
         yield Objective(total, _EVERYTHING, {**shown, **clips})
@@ -278,74 +280,6 @@ class HDCCFModel(nn.Module):
         total = weighted_mean(loss, part.weights, pool.weights)
         return Objective(total, _EVERYTHING, {"clipped-items": clipped})
 
-    # -- losses of scored batches ----------------------------------------------------------------------------
-
-    def _block_loss(
-        self, scored: ScoredBlock, block: Block, generator: torch.Generator
-    ) -> tuple[Float[Tensor, " b"], Terms]:
-        if self.settings.loss == "bpr":
-            return self._block_bpr(scored.scores, block, generator), {}
-        weights = {"log_item_weights": scored.log_item_weights, "log_user_weights": scored.log_user_weights}
-        if self.contrast.is_plain and self.team.size == 1:
-            loss = self.contrast.plain_block(scored.scores, block, **weights)
-            nothing = loss.new_zeros(())
-            return loss, {"clipped-items": nothing, "clipped-users": nothing}
-        positive, items, users = self.contrast.block(scored.scores, block, **weights, team=self.team)
-        return self.contrast.loss(positive, items, users), _clips(items, users)
-
-    def _block_bpr(
-        self, scores: Float[Tensor, "r c"], block: Block, generator: torch.Generator
-    ) -> Float[Tensor, " b"]:
-        """BPR against one column of the row each, uniformly; 0 where that is an observed pair."""
-        own, n_columns, device = self.team.rows(len(block.users)), scores.shape[1], scores.device
-        # Drawn for the whole block, whoever scores it: then the numbers are the same for any team.
-        every = torch.randint(n_columns, (len(block.rows),), generator=generator, device=device)
-        drawn = every[(block.rows >= own.start) & (block.rows < own.stop)]
-        part = part_of(block, own)
-        observed = torch.zeros(scores.shape, dtype=torch.bool, device=device)
-        observed[part.observed_rows, part.observed_columns] = True
-        positive = scores[part.rows, part.positive_columns]
-        loss = losses.bpr(positive, scores[part.rows, drawn])
-        return loss.masked_fill(observed[part.rows, drawn], 0.0)
-
-    def _instance_loss(
-        self, scored: Scored, n: int, generator: torch.Generator
-    ) -> tuple[Float[Tensor, " b"], Terms]:
-        s = self.settings
-        if s.loss != "contrastive":
-            return self._one_negative_loss(scored, n, generator), {}
-        items = self.contrast.side(scored.items, scored.positive, s.omega_items, n)
-        users = self.contrast.side(scored.users, scored.positive, s.omega_users, n)
-        return self.contrast.loss(scored.positive, items, users), _clips(items, users)
-
-    def _one_negative_loss(self, scored: Scored, n: int, generator: torch.Generator) -> Float[Tensor, " b"]:
-        """BPR or point-wise against one of the row's negatives; 0 where all of them are masked."""
-        # Drawn for the whole batch: what a row draws does not depend on who else is in the team.
-        weights, own = self.team.gather(scored.items.weights(), n), self.team.rows(n)
-        empty = weights.sum(1) == 0
-        # multinomial refuses a row of zeros: something is drawn there, and its loss is left out.
-        chosen = torch.multinomial(weights + empty.unsqueeze(1), 1, generator=generator)[own]
-        empty = empty[own]
-        negative = scored.items.scores.gather(1, chosen).squeeze(1)
-        if self.settings.loss == "bpr":
-            loss = losses.bpr(scored.positive, negative)
-        else:
-            one = torch.ones_like(negative)
-            loss = losses.binary_cross_entropy(scored.positive, one)
-            loss = loss + losses.binary_cross_entropy(negative, 1 - one)
-        return loss.masked_fill(empty, 0.0)
-
-    def _relation_loss(self, relation: Against) -> Float[Tensor, " b"]:
-        """Eq. 17, the mean over the P neighbours, so that λ means the same for any P."""
-        tau = self.settings.temperature
-        negatives = losses.log_negative_score(
-            relation.scores, relation.log_weights, temperature=tau, size=relation.size
-        )
-        each = losses.neighbour_contrastive(
-            relation.neighbours, negatives, temperature=tau, valid=relation.valid
-        )
-        return each.sum(1) / relation.valid.sum(1).clamp_min(1)
-
 
 def resolve_user_vector(settings: HDCCF, train: Interactions) -> Literal["free", "history"]:
     """What `user_vector="auto"` means for this data: a history needs times, blocks and a second item."""
@@ -368,7 +302,3 @@ def _similarity(settings: HDCCF, generator: torch.Generator) -> Similarity:
     if settings.similarity == "modulated":
         return Modulated(settings.embedding_dim, settings.hidden, settings.normalise, generator)
     return SIMILARITIES[settings.similarity]()
-
-
-def _clips(items: Side, users: Side) -> Terms:
-    return {"clipped-items": items.clipped.detach(), "clipped-users": users.clipped.detach()}
