@@ -23,9 +23,9 @@ from hdccf.similarity import Euclidean, Popular, Similarity
 
 _K = 10
 """The length of the lists from which it learns how many proposals they take."""
-_LEARNT_FROM, _TESTED_ON = 300, 100
-_FOUND = 0.995
-"""The share of the exact best that should be proposed."""
+_LEARNT_FROM, _TESTED_ON = 1000, 100
+_FOUND = 0.9925
+"""The share of the exact best that should be proposed: .99 and what a thousand users may be wrong by."""
 _TOO_SHORT = 0.001
 """The share of the exact best that may be lost as items too short to be proposed."""
 _FEWEST, _MOST = 200, 4000
