@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hdccf import losses
 from hdccf.attention import HistoryAttention
 from hdccf.contrast import Contrast
+from hdccf.data.ahead import drawn_ahead
 from hdccf.data.cuts import History, Windows, cut_histories, cut_windows, last_places
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
@@ -171,7 +172,9 @@ class HDCCFModel(nn.Module):
         return s.embedding_dim * (vectors + s.block_users * s.negatives // 16)
 
     def batches(self, generator: torch.Generator) -> Iterator[Any]:
-        yield from self.sampler.epoch(generator)
+        batches: Iterator[Batch] = self.sampler.epoch(generator)
+        # A pool's steps take one thread (`numbers_a_step`): the other can draw (decision 188).
+        yield from drawn_ahead(batches) if isinstance(self.sampler, PoolSampler) else batches
 
     def objectives(self, batch: Batch, generator: torch.Generator) -> Iterator[Objective]:
         s = self.settings
