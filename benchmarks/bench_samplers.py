@@ -15,7 +15,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
@@ -25,6 +24,7 @@ import torch
 
 import hdccf
 from curves import Judge, Point, our_curve, processor_to, seconds_to
+from hdccf.data.ahead import drawn_ahead
 from hdccf.experiments.tasks import open_split
 from hdccf.models import entry_named
 from hdccf.models.hdccf_settings import HDCCF
@@ -38,7 +38,6 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 }
 HISTORY: dict[str, dict[str, Any]] = {"history": {"user_vector": "history", "embedding_dim": 128}}
 SHARE = 0.98
-_END = object()
 
 
 def settings_of(sampler: str) -> HDCCF:
@@ -74,15 +73,6 @@ def to_quality(
 # -- a batch ahead -------------------------------------------------------------------------------------------
 
 
-def one_ahead(batches: Iterator[Any]) -> Iterator[Any]:
-    """The same batches in the same order, each drawn by a thread while the one before is in use."""
-    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        following = pool.submit(next, batches, _END)
-        while (batch := following.result()) is not _END:
-            following = pool.submit(next, batches, _END)
-            yield batch
-
-
 def steps(split: hdccf.Split, seconds: float, most: int) -> dict[str, float]:
     """An epoch by the shortest of its steps, and what a batch ahead makes of it: the median over rounds."""
     ratios, epoch = {}, {}
@@ -95,7 +85,7 @@ def steps(split: hdccf.Split, seconds: float, most: int) -> dict[str, float]:
         overlapped: list[float] = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(plain) < 2:
-            drawn = model.batches(generator), one_ahead(model.batches(generator))
+            drawn = model.batches(generator), drawn_ahead(model.batches(generator))
             for batches, times in zip(drawn, (plain, overlapped), strict=True):
                 times.append(_step_seconds(model, stepper, batches, generator, most))
         ratios[f"ahead_{name}"] = median(b / a for a, b in zip(plain, overlapped, strict=True))
