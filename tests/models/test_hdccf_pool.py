@@ -1,6 +1,7 @@
 """Pools: every positive against items drawn for its block, by the equations and compiled."""
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -192,6 +193,27 @@ def test_a_small_pools_step_stays_on_one_thread_where_few_rows_move(
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {expected}
+
+
+@pytest.mark.parametrize(("threads", "drawn_by_another"), [(1, False), (2, True)])
+def test_a_pool_is_drawn_ahead_where_a_thread_is_spare(
+    threads: int, drawn_by_another: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawers = set()
+    original = PoolSampler.blocks
+
+    def watched(self: PoolSampler, generator: torch.Generator) -> Any:
+        drawers.add(threading.current_thread())
+        yield from original(self, generator)
+
+    monkeypatch.setattr(PoolSampler, "blocks", watched)
+    before = torch.get_num_threads()
+    try:
+        fit(small_split(), quick("pool", epochs=1), options=FitOptions(threads=threads))
+    finally:
+        torch.set_num_threads(before)
+    assert len(drawers) == 1
+    assert (threading.current_thread() not in drawers) == drawn_by_another
 
 
 def test_a_diagnosis_looks_at_the_drawn_items() -> None:

@@ -173,8 +173,9 @@ class HDCCFModel(nn.Module):
 
     def batches(self, generator: torch.Generator) -> Iterator[Any]:
         batches: Iterator[Batch] = self.sampler.epoch(generator)
-        # A pool's steps take one thread (`numbers_a_step`): the other can draw (decision 188).
-        yield from drawn_ahead(batches) if isinstance(self.sampler, PoolSampler) else batches
+        # A pool's steps take one thread (`numbers_a_step`): another one can draw (decision 188).
+        spare = isinstance(self.sampler, PoolSampler) and torch.get_num_threads() > 1
+        return drawn_ahead(batches) if spare else batches
 
     def objectives(self, batch: Batch, generator: torch.Generator) -> Iterator[Objective]:
         s = self.settings
