@@ -34,10 +34,10 @@ from hdccf.data.interactions import Interactions
 from hdccf.experiments.tasks import open_split
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
-from hdccf.optimizers import Stepper
-from hdccf.randomness import generator_for
-from hdccf.team import ALONE, Team
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
+from hdccf.parallel import ALONE, Team
+from hdccf.rng import generator_for
+from hdccf.training.optim import Stepper
 
 SETTINGS: dict[str, Settings] = {
     "history": HDCCF(),
@@ -148,7 +148,7 @@ def together(workers: int, store: str, n_steps: dict[str, int], place: str) -> d
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from hdccf.distributed.driver import connected
-    from hdccf.runs import Cluster
+    from hdccf.recommend.run_folder import Cluster
 
     asked = time.time()
     with connected(Cluster(workers), progress=False):

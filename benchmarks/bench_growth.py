@@ -39,15 +39,15 @@ import polars as pl
 import torch
 
 import hdccf
-from hdccf.candidates import Wanted, exact_best
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.sampling import BlockSampler, InBatchSampler
 from hdccf.data.synthetic import synthetic_world
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import entry_named
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
-from hdccf.optimizers import Stepper
-from hdccf.randomness import generator_for
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
+from hdccf.recommend.topk import Wanted, exact_best
+from hdccf.rng import generator_for
+from hdccf.training.optim import Stepper
 
 T = TypeVar("T")
 MILLION = 1_000_000

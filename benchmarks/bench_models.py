@@ -38,8 +38,8 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import k_core, leave_one_out, predefined_split
 from hdccf.models import MODELS
 from hdccf.models.negatives import redrawn
-from hdccf.runs import FitOptions
-from hdccf.trainer import StopTraining, fit
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.training.fit import StopTraining, fit
 from peers.asked import Asked, recbole_requirements, write_pairs
 from peers.environments import python_with
 

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 
-from hdccf import losses, pairwise_panels
-from hdccf.pairwise import modulated_scores
+from hdccf import losses
+from hdccf.kernels import pairwise_compiled as pairwise_panels
+from hdccf.kernels.pairwise import modulated_scores
 from hdccf.similarity import Modulated, Vectors
 
 SIZES = (512, 1024, 2048, 4096)
@@ -85,7 +86,7 @@ def memory_of_step(n: int, d: int, hidden: tuple[int, ...]) -> int:
     def step(rows: int) -> None:
         scores = similarity.all_pairs(Vectors(*(x[:rows] for x in left)), Vectors(*(x[:rows] for x in right)))
         negatives = losses.log_negative_score(scores, temperature=0.1)
-        losses.contrastive(scores.diagonal(), negatives, None, temperature=0.1).sum().backward()  # type: ignore[no-untyped-call]
+        losses.contrastive_loss(scores.diagonal(), negatives, None, temperature=0.1).sum().backward()  # type: ignore[no-untyped-call]
 
     pairwise_panels.can_compile(torch.empty(1), pairwise_panels.LEAST_NUMBERS)  # loads numba and its compiler
     step(64)  # libraries load and gradients take their place

@@ -27,8 +27,8 @@ from curves import Judge, Point, our_curve, processor_to, seconds_to
 from hdccf.data.ahead import drawn_ahead
 from hdccf.experiments.tasks import open_split
 from hdccf.models import entry_named
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.optimizers import Stepper
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.training.optim import Stepper
 
 COMMON: dict[str, Any] = {"user_vector": "free", "embedding_dim": 64, "temperature": 0.2, "user_side": 0.3}
 SAMPLERS: dict[str, dict[str, Any]] = {

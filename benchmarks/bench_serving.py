@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import hdccf
-from hdccf.recommend import Recommender
+from hdccf.recommend.recommender import Recommender
 
 _COLUMNS = ("raw ms", "raw cpu ms", "server cpu ms", "p50 ms", "p99 ms", "a second", "errors")
 

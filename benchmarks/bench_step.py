@@ -23,8 +23,8 @@ import torch
 import hdccf
 from hdccf.experiments.tasks import open_split
 from hdccf.models import entry_named
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
-from hdccf.optimizers import Stepper
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
+from hdccf.training.optim import Stepper
 
 SETTINGS = {
     "block": HDCCF(**PRESETS["time-blind"]),

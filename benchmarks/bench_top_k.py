@@ -33,16 +33,16 @@ import torch
 from scipy import sparse
 
 import hdccf
-from hdccf.candidates import Best, Wanted, exact_best
 from hdccf.config import Settings
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import predefined_split
 from hdccf.data.synthetic import synthetic_world
-from hdccf.index import Index
 from hdccf.models.als import ALS
 from hdccf.models.base import VectorScorer
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
+from hdccf.recommend.index import Index
+from hdccf.recommend.topk import Best, Wanted, exact_best
 from hdccf.similarity import Cosine, Dot, Modulated, Similarity, Vectors
 
 RESULTS = Path(__file__).parent.parent / "results"

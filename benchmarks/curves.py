@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 import torch._dynamo  # noqa: F401
 
 import hdccf
-import hdccf.adam_kernels
 import hdccf.data.draw_kernels
-import hdccf.pairwise_kernels
-import hdccf.row_kernels
+import hdccf.kernels.adam_numba
+import hdccf.kernels.embedding_numba
+import hdccf.kernels.pairwise_numba
 from hdccf.config import TrainingSettings
 from hdccf.data.prepare import predefined_split
 from hdccf.evaluation.ranking import Ranker
-from hdccf.runs import FitOptions
-from hdccf.scoring import Scorer
-from hdccf.trainer import StopTraining, fit, parse_metric
+from hdccf.models.scoring import Scorer
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.training.fit import StopTraining, fit, parse_metric
 
 METRIC = "sampled:ndcg@10"
 PATIENCE = 8

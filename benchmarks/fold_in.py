@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 import hdccf
-from hdccf import fold_in
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import entry_named
+from hdccf.recommend import fold_in
 
 PROTOCOLS = ("sampled", "full")
 

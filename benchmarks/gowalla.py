@@ -20,13 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hdccf
+from hdccf.console import note
 from hdccf.data.acquire import cache_home
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.tasks import all_training, open_split, task_of
 from hdccf.models import entry_named
-from hdccf.progress import note
-from hdccf.runs import FitOptions
-from hdccf.trainer import StopTraining
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.training.fit import StopTraining
 
 RESULTS = Path(__file__).parent.parent / "results"
 LINES = RESULTS / "gowalla.jsonl"

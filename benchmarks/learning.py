@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 import hdccf
+from hdccf.console import note
 from hdccf.data.synthetic import World, synthetic_world
 from hdccf.models import entry_named
-from hdccf.models.hdccf_settings import PRESETS
-from hdccf.progress import note
+from hdccf.models.hdccf.settings import PRESETS
 
 RESULTS = Path(__file__).parent.parent / "results"
 LINES = RESULTS / "learning.jsonl"

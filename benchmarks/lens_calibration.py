@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 import hdccf
 from hdccf.data.split import Split
 from hdccf.data.synthetic import World
-from hdccf.lens import compared, look, units_of
-from hdccf.recommend import Recommender
+from hdccf.recommend.lens import compared, look, units_of
+from hdccf.recommend.recommender import Recommender
 
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 FEWEST = 100

@@ -13,7 +13,7 @@ from typing import Any
 import hdccf
 from hdccf.experiments.tasks import open_split
 from hdccf.models.factorization import BPR
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
 
 SCHEDULE: dict[str, Any] = {"evaluate_every": 5, "patience": 3, "epochs": 100}
 MODELS: dict[str, Any] = {

@@ -33,12 +33,12 @@ from scipy import sparse
 
 import hdccf
 from curves import METRIC, Curve, Judge, Point, our_curve, seconds_to
+from hdccf.console import note
 from hdccf.experiments.tasks import open_split
 from hdccf.models.als import ALS
 from hdccf.models.base import VectorScorer
 from hdccf.models.factorization import BPR
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
-from hdccf.progress import note
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.similarity import Dot, Vectors
 from peers.asked import Cornac, RecBole
 from quality_report import LINES, RESULTS, SHARES, draw, latest, levels_of, ratios_of, table

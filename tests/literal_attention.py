@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from hdccf.attention import HistoryAttention, Layer
+from hdccf.models.attention import HistoryAttention, Layer
 from literal_vectors import Vector, dot, unit
 
 

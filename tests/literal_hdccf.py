@@ -13,8 +13,8 @@ import literal
 from hdccf.data.cuts import NO_ITEM, History, Windows
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import Block, Drawn, InBatch
-from hdccf.encoders import Table
-from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.tables import Table
 from hdccf.similarity import Modulated, Similarity
 from literal_attention import users_after
 from literal_vectors import Vector, dot, in_ball, unit

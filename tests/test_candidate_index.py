@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from graphs import interactions, small_split
-from hdccf import index as index_module
-from hdccf.candidates import Best, Wanted, best_of_rows, exact_best
-from hdccf.codes import Codes, Points
 from hdccf.data.graph import Neighbours
 from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError
-from hdccf.index import Index
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
-from hdccf.recommend import Recommender
+from hdccf.recommend import index as index_module
+from hdccf.recommend.codes import Codes, Points
+from hdccf.recommend.index import Index
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.topk import Best, Wanted, best_of_rows, exact_best
 from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Popular, Similarity, Vectors, unit
-from hdccf.trainer import fit
+from hdccf.training.fit import fit
 from training import quick
 
 N_USERS, N_ITEMS = 12, 900

@@ -15,7 +15,7 @@ from torch import nn
 from hdccf import checkpoint
 from hdccf.config import TrainingSettings
 from hdccf.errors import RunError
-from hdccf.optimizers import OPTIMIZERS, Stepper
+from hdccf.training.optim import OPTIMIZERS, Stepper
 
 SOURCE = Path(checkpoint.__file__).parent
 

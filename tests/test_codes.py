@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from hdccf import codes
-from hdccf.code_kernels import encode
-from hdccf.codes import Codes, Points
+from hdccf.kernels.codes_numba import encode
+from hdccf.recommend import codes
+from hdccf.recommend.codes import Codes, Points
 
 
 def points(n: int, dim: int, seed: int) -> Points:

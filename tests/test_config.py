@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hdccf.config import Settings, TrainingSettings, build_settings, parse_assignments, read_toml
 from hdccf.errors import ConfigError
 from hdccf.models import MODELS, entry_named, name_of
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"omega_items": 1.0}, r"omega_items=1.0 is not possible: it should be less than 1"),

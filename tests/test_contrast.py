@@ -9,10 +9,10 @@ from torch import Tensor
 
 import literal
 from graphs import interactions, random_interactions
-from hdccf.contrast import Against, Contrast, in_batch_log_weights
 from hdccf.data.columns_of_blocks import draw_columns
 from hdccf.data.graph import Graph
 from hdccf.data.sampling import Block, BlockSampler, InBatchSampler
+from hdccf.losses.negatives import Against, Contrast, in_batch_log_weights
 from small_world import Side, World, assert_equal, table, world
 
 TAU = 0.3

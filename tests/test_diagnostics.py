@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from graphs import random_interactions
-from hdccf.contrast import Against
-from hdccf.diagnostics import describe_negatives, false_negative_rates
-from hdccf.models.hdccf import HDCCFModel
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.truth import true_false_negatives
+from hdccf.losses.diagnostics import describe_negatives, false_negative_rates
+from hdccf.losses.negatives import Against
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.training.false_negatives import true_false_negatives
 
 TAU = 0.4
 

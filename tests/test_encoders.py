@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hdccf import row_gradients
 from hdccf.data.cuts import History
-from hdccf.encoders import Table
+from hdccf.kernels import sparse_gradients as row_gradients
+from hdccf.models.tables import Table
 
 
 def made(*, separate: bool = False, sparse: bool = False) -> Table:

@@ -6,13 +6,13 @@ import torch
 from scipy.stats import kendalltau
 
 from graphs import small_split
-from hdccf import explain
 from hdccf.config import Settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError
 from hdccf.models import MODELS
-from hdccf.recommend import Recommender
-from hdccf.trainer import fit
+from hdccf.recommend import explain
+from hdccf.recommend.recommender import Recommender
+from hdccf.training.fit import fit
 from training import quick
 
 EXACT: dict[str, Settings] = {

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from graphs import small_split
 from hdccf.errors import ConfigError, HdccfError
 from hdccf.models import MODELS
-from hdccf.recommend import Recommender
-from hdccf.trainer import fit
+from hdccf.recommend.recommender import Recommender
+from hdccf.training.fit import fit
 from training import quick
 
 

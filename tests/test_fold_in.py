@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from graphs import interactions, small_split
-from hdccf import fold_in
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import leave_one_out, predefined_split
@@ -19,12 +18,13 @@ from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
-from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
-from hdccf.recommend import Recommender
+from hdccf.models.solving import ContrastiveRows, Frozen, PairRows, Scored, by_torch, solve
+from hdccf.recommend import fold_in
+from hdccf.recommend.recommender import Recommender
 from hdccf.similarity import Cosine, Dot, Similarity, Vectors
-from hdccf.solving import ContrastiveRows, Frozen, PairRows, Scored, by_torch, solve
-from hdccf.trainer import fit
+from hdccf.training.fit import fit
 from small_world import assert_equal
 from training import quick
 
@@ -250,8 +250,8 @@ def test_large_catalogues_are_solved_against_a_draw(world: Split, monkeypatch: p
     settings = settings_for("blocks")
     fitted = fit(world, settings)
     whole = fold_in.new_users(fitted.model, settings, world.train)
-    monkeypatch.setattr("hdccf.solving.COLUMNS", 40)
-    monkeypatch.setattr("hdccf.solving._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("hdccf.models.solving.COLUMNS", 40)
+    monkeypatch.setattr("hdccf.models.solving._ROWS_AT_ONCE", 1)
     drawn = fold_in.new_users(fitted.model, settings, world.train)
     assert not drawn.score_block(torch.arange(9)).equal(whole.score_block(torch.arange(9)))
     assert ndcg(drawn, world) > 0.85 * ndcg(whole, world)

@@ -13,7 +13,11 @@ from hdccf import losses
 from hdccf.data.split import Split
 from hdccf.data.synthetic import World, synthetic_world
 from hdccf.errors import ConfigError, DataError
-from hdccf.lens import (
+from hdccf.models import MODELS
+from hdccf.models.factorization import BPR, SSM
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.models.reference import MostPopular
+from hdccf.recommend.lens import (
     GRID,
     TAIL,
     Lens,
@@ -24,11 +28,7 @@ from hdccf.lens import (
     negatives_of,
     units_of,
 )
-from hdccf.models import MODELS
-from hdccf.models.factorization import BPR, SSM
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.models.reference import MostPopular
-from hdccf.recommend import Recommender
+from hdccf.recommend.recommender import Recommender
 from training import quick
 
 
@@ -198,7 +198,7 @@ def test_shares_are_those_of_the_contrastive_gradient(beta: float) -> None:
     negatives = scores[~observed].clone().requires_grad_()
     log_weights = (1 - beta) * torch.from_numpy(split.train.by_item.degrees).float().log()[~observed]
     each = torch.logsumexp(negatives / 0.3 + log_weights, 0)
-    loss = losses.contrastive(scores[:1], each[None], None, temperature=0.3).sum()
+    loss = losses.contrastive_loss(scores[:1], each[None], None, temperature=0.3).sum()
     torch.testing.assert_close(found.shares[~observed], _gradient_shares(loss, negatives))
     assert found.shares[observed].tolist() == [0.0, 0.0]
     assert found.effective == pytest.approx(float(1 / found.shares.square().sum()), rel=1e-4)
@@ -212,7 +212,9 @@ def test_shares_of_bpr_and_of_sampled_softmax() -> None:
     found = loss_shares(made, BPR(), scores, observed)
     assert found is not None
     negatives = scores[~observed].clone().requires_grad_()
-    loss = torch.stack([losses.bpr(one.expand_as(negatives), negatives).sum() for one in scores[observed]])
+    loss = torch.stack(
+        [losses.bpr_loss(one.expand_as(negatives), negatives).sum() for one in scores[observed]]
+    )
     torch.testing.assert_close(found.shares[~observed], _gradient_shares(loss.sum(), negatives))
     softmax = SSM(temperature=0.2)
     made = MODELS["ssm"].build(softmax, train, torch.Generator().manual_seed(0))

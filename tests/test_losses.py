@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import literal
-from hdccf import block_losses, losses
+from hdccf import losses
+from hdccf.losses import block as block_losses
 from small_world import World, assert_equal, block, table, world
 
 
@@ -32,7 +33,7 @@ def debiased_loss(w: World, f: Tensor, omega: float) -> tuple[Tensor, Tensor]:
         )
         negatives.append(held)
         clipped.append(was_clipped)
-    loss = losses.contrastive(
+    loss = losses.contrastive_loss(
         target, negatives[0], negatives[1], temperature=w.tau, item_weight=0.7, user_weight=1.3
     )
     return loss, torch.stack(clipped)
@@ -93,7 +94,7 @@ def test_neighbour_contrastive_is_equations_17_and_27(neighbours: int, beta: flo
             f[users][:, w.users.columns], w.users.log_weights, temperature=w.tau, size=w.size
         )
         valid = positives != users.unsqueeze(1)
-        return losses.neighbour_contrastive(
+        return losses.neighbour_contrastive_loss(
             f[users.unsqueeze(1), positives], negatives, temperature=w.tau, valid=valid
         )
 
@@ -120,8 +121,8 @@ def test_plain_losses_are_equations_1_2_and_5() -> None:
     negative_items, negative_users, tau = [1, 4, 4, 6], [2, 3, 3], 0.2
     items = losses.log_negative_score(f[:, negative_items], temperature=tau)
     users = losses.log_negative_score(f[negative_users].T, temperature=tau)
-    loss = losses.contrastive(f.diagonal(), items, users, temperature=tau)
-    neighbour = losses.neighbour_contrastive(f[:, [5, 7]], items, temperature=tau)
+    loss = losses.contrastive_loss(f.diagonal(), items, users, temperature=tau)
+    neighbour = losses.neighbour_contrastive_loss(f[:, [5, 7]], items, temperature=tau)
 
     score = table(f)
     expected = [literal.contrastive(score, u, u, negative_items, negative_users, tau) for u in range(8)]
@@ -140,7 +141,7 @@ def test_gradients_have_both_properties_of_equation_4() -> None:
         (torch.rand(*shape, generator=generator, dtype=torch.float64) * 2 - 1).requires_grad_()
         for shape in ((5,), (5, 11), (5, 6))
     )
-    loss = losses.contrastive(
+    loss = losses.contrastive_loss(
         positive,
         losses.log_negative_score(items, temperature=tau),
         losses.log_negative_score(users, temperature=tau),
@@ -214,7 +215,9 @@ def test_block_over_everything_is_equation_1_with_all_negatives() -> None:
     scores, mask, _, _ = block(11)
     rows, columns = mask.nonzero(as_tuple=True)
     over_items, over_users = block_losses.log_block_scores(scores, (rows, columns), temperature=0.2)
-    loss = losses.contrastive(scores[rows, columns], over_items[rows], over_users[columns], temperature=0.2)
+    loss = losses.contrastive_loss(
+        scores[rows, columns], over_items[rows], over_users[columns], temperature=0.2
+    )
     expected = [
         literal.contrastive(
             table(scores),
@@ -242,7 +245,7 @@ def test_a_blocks_loss_at_once_equals_its_pieces(
     some = torch.arange(0, len(observed[0]), 2)
     weights = {"log_column_weights": of_columns, "log_row_weights": of_rows}
     for positives in ((observed[0], observed[1]), (observed[0][some], observed[1][some])):
-        at_once = block_losses.block_contrastive(
+        at_once = block_losses.block_contrastive_loss(
             scores,
             (observed[0], observed[1]),
             positives,
@@ -255,7 +258,7 @@ def test_a_blocks_loss_at_once_equals_its_pieces(
         over_items, over_users = block_losses.log_block_scores(
             scores, (observed[0], observed[1]), temperature=temperature, **weights
         )
-        pieces = losses.contrastive(
+        pieces = losses.contrastive_loss(
             scores[positives],
             over_items[positives[0]],
             over_users[positives[1]],
@@ -319,7 +322,7 @@ def test_frequency_weights() -> None:
 def test_pairwise_and_pointwise_losses() -> None:
     positive, negative = torch.tensor([0.7, -80.0]), torch.tensor([-0.2, 80.0])
     sigmoid = 1 / (1 + math.exp(-0.9))
-    torch.testing.assert_close(losses.bpr(positive, negative), torch.tensor([-math.log(sigmoid), 160.0]))
+    torch.testing.assert_close(losses.bpr_loss(positive, negative), torch.tensor([-math.log(sigmoid), 160.0]))
     score, label = torch.tensor([0.4, 0.4, -200.0]), torch.tensor([1.0, 0.0, 1.0])
     likely = 1 / (1 + math.exp(-0.4))
     torch.testing.assert_close(

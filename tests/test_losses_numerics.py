@@ -7,7 +7,8 @@ import torch
 from jaxtyping import TypeCheckError
 from torch import Tensor
 
-from hdccf import block_losses, losses
+from hdccf import losses
+from hdccf.losses import block as block_losses
 from small_world import block
 
 
@@ -20,7 +21,7 @@ def test_an_empty_row_has_no_score_and_passes_no_gradient() -> None:
     )
     assert held[0] == -math.inf
     assert not clipped[0]
-    loss = losses.contrastive(torch.ones(2), held, None, temperature=0.02)
+    loss = losses.contrastive_loss(torch.ones(2), held, None, temperature=0.02)
     assert loss[0] == 0.0
     loss.sum().backward()  # type: ignore[no-untyped-call]
     assert scores.grad is not None
@@ -39,9 +40,9 @@ def test_extremes_stay_finite_in_single_precision(temperature: float, omega: flo
     biased = losses.log_negative_score(columns, temperature=temperature, size=1000.0)
     mean = losses.log_mean_exp(positive.unsqueeze(1), temperature=temperature)
     held, _ = losses.debias(biased, mean, size=1000.0, omega=omega, lowest=lowest, temperature=temperature)
-    loss = losses.contrastive(positive, held, held, temperature=temperature)
-    neighbour = losses.neighbour_contrastive(positive.unsqueeze(1), held, temperature=temperature)
-    pair = losses.bpr(positive / temperature, negative / temperature)
+    loss = losses.contrastive_loss(positive, held, held, temperature=temperature)
+    neighbour = losses.neighbour_contrastive_loss(positive.unsqueeze(1), held, temperature=temperature)
+    pair = losses.bpr_loss(positive / temperature, negative / temperature)
     everything = torch.cat([loss, neighbour.squeeze(1), pair])
     assert everything.isfinite().all()
     for gradient in torch.autograd.grad(everything.sum(), (positive, negative)):
@@ -120,4 +121,4 @@ def test_without_a_lower_bound_a_small_share_is_left() -> None:
 def test_shapes_are_checked_in_tests() -> None:
     """Guards the import hook of conftest.py, without which every annotation could be wrong."""
     with pytest.raises(TypeCheckError):
-        losses.bpr(torch.zeros(2), torch.zeros(3))
+        losses.bpr_loss(torch.zeros(2), torch.zeros(3))

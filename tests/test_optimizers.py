@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hdccf import adam, row_adam, row_gradients
 from hdccf.config import TrainingSettings
-from hdccf.optimizers import OPTIMIZERS, Stepper
-from hdccf.row_adam import RowAdam
-from hdccf.team import Alone
+from hdccf.kernels import sparse_gradients as row_gradients
+from hdccf.parallel import Alone
+from hdccf.training import adam, row_adam
+from hdccf.training.optim import OPTIMIZERS, Stepper
+from hdccf.training.row_adam import RowAdam
 
 TORCHS: dict[str, Any] = {
     "adam": torch.optim.Adam,

@@ -12,7 +12,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from hdccf import pairwise, pairwise_panels
+from hdccf.kernels import pairwise
+from hdccf.kernels import pairwise_compiled as pairwise_panels
 
 
 def oracle(
@@ -104,7 +105,7 @@ def test_a_processor_with_narrower_vectors_gets_the_same() -> None:
     script = f"""
 import pytest
 failed = pytest.main(["-n0", {__file__!r}, "-k", "test_compiled_passes_equal or test_product_in_registers"])
-from hdccf.pairwise_products import LANES
+from hdccf.kernels.products_numba import LANES
 raise SystemExit(f"{{failed!r}}, {{LANES}} lanes" if failed or LANES != 8 else 0)
 """
     features = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx,+avx2,+fma"}

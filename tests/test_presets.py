@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hdccf import presets
 from hdccf.cli import main
 from hdccf.errors import ConfigError
-from hdccf.models import MODELS
-from hdccf.presets import preset_named, presets_of
+from hdccf.models import MODELS, presets
+from hdccf.models.presets import preset_named, presets_of
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from hdccf import progress
+from hdccf import console as progress
 
 
 def test_note(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from graphs import interactions, small_split
-from hdccf import candidates
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import leave_one_out
 from hdccf.data.split import PARTS, Split
 from hdccf.errors import ConfigError, DataError, HdccfError, RunError
 from hdccf.models.reference import MostPopular
-from hdccf.recommend import Recommender, load_run
-from hdccf.trainer import fit
+from hdccf.recommend import topk as candidates
+from hdccf.recommend.recommender import Recommender, load_run
+from hdccf.training.fit import fit
 from training import quick
 
 
@@ -179,7 +179,7 @@ def test_pairs_are_scored_in_their_order(fitted: Recommender) -> None:
 def test_everybody_is_written_to_a_file_as_they_are_answered(
     fitted: Recommender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hdccf.recommend._USERS_AT_ONCE", 7)
+    monkeypatch.setattr("hdccf.recommend.recommender._USERS_AT_ONCE", 7)
     path = tmp_path / "recs.parquet"
     fitted.recommend_all(path, k=4, deny=[105])
     expected = fitted.recommend([f"u{user}" for user in range(40)], k=4, deny=[105])
@@ -198,7 +198,7 @@ def test_everybody_is_written_to_a_file_as_they_are_answered(
 def test_a_file_that_could_not_be_finished_is_not_there(
     fitted: Recommender, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hdccf.recommend._USERS_AT_ONCE", 7)
+    monkeypatch.setattr("hdccf.recommend.recommender._USERS_AT_ONCE", 7)
     asked = 0
     real = Recommender._of_users
 

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from graphs import small_split
 from hdccf import checkpoint
 from hdccf.errors import RunError, TrainingError
-from hdccf.runs import FitOptions, RunFolder
-from hdccf.trainer import fit, resume
+from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.training.fit import fit, resume
 from training import KINDS, assert_same_runs, cut_off_after, quick
 
 OFTEN = FitOptions(checkpoint_minutes=0)
@@ -154,9 +154,9 @@ import time
 import training
 from graphs import small_split
 from hdccf.errors import HdccfError
-from hdccf.optimizers import Stepper
-from hdccf.runs import FitOptions
-from hdccf.trainer import fit
+from hdccf.training.optim import Stepper
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.training.fit import fit
 
 step = Stepper.step
 def slow(self, loss):  # so that there is time to be interrupted

@@ -10,10 +10,10 @@ import torch
 
 from graphs import small_split
 from hdccf.errors import ConfigError, HdccfError, RunError
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.recommend import load_run
-from hdccf.runs import FitOptions, RunFolder, free_folder
-from hdccf.trainer import fit
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.recommend.recommender import load_run
+from hdccf.recommend.run_folder import FitOptions, RunFolder, free_folder
+from hdccf.training.fit import fit
 from training import quick
 
 
@@ -175,7 +175,7 @@ def test_a_folder_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     def die() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hdccf.runs._environment", die)
+    monkeypatch.setattr("hdccf.recommend.run_folder._environment", die)
     with pytest.raises(KeyboardInterrupt):
         fit(small_split(), quick(), out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

@@ -11,11 +11,11 @@ from graphs import small_split
 from hdccf.config import Settings
 from hdccf.errors import ConfigError, DataError
 from hdccf.models import MODELS
-from hdccf.models.hdccf import HDCCFModel
-from hdccf.recommend import Recommender
-from hdccf.similar import relation
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.similar import relation
 from hdccf.similarity import Cosine, Similarity, Vectors
-from hdccf.trainer import fit
+from hdccf.training.fit import fit
 from training import quick
 
 SETTINGS: dict[str, Settings] = {

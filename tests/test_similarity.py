@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import literal
-from hdccf import pairwise
+from hdccf.kernels import pairwise
 from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors, unit, within_ball
 
 DIM = 5

@@ -11,11 +11,11 @@ from graphs import checkerboard, interactions, random_interactions
 from hdccf.config import Settings
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.encoders import Table
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR, SSM
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.spectral import spectral_vectors, start_spectral
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.models.spectral import spectral_vectors, start_spectral
+from hdccf.models.tables import Table
 
 
 @pytest.fixture(autouse=True)

@@ -17,21 +17,21 @@ from graphs import interactions, small_split
 from hdccf.config import Settings
 from hdccf.data.prepare import leave_one_out, predefined_split
 from hdccf.data.split import Split
-from hdccf.display import TrainingDisplay
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.interrupts import Interruptible
 from hdccf.models import MODELS
 from hdccf.models.base import Entry, Objective
 from hdccf.models.factorization import BPR
-from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
-from hdccf.optimizers import Stepper
-from hdccf.randomness import generator_for
-from hdccf.recommend import Recommender
-from hdccf.runs import FitOptions, RunFolder
-from hdccf.standing import Standing
-from hdccf.trainer import StopTraining, fit, resume
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.rng import generator_for
+from hdccf.training.display import TrainingDisplay
+from hdccf.training.fit import StopTraining, fit, resume
+from hdccf.training.interrupts import Interruptible
+from hdccf.training.optim import Stepper
+from hdccf.training.state import Standing
 from training import KINDS, quick
 
 METRIC = "sampled:ndcg@10"
@@ -206,7 +206,7 @@ def test_threads_are_what_was_asked_for() -> None:
 @pytest.mark.parametrize(("worth", "expected"), [(1 << 22, 1), (1, 2)])
 def test_small_steps_stay_on_one_thread(worth: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen = torch.get_num_threads(), []
-    monkeypatch.setattr("hdccf.loop._WORTH_SHARING", worth)
+    monkeypatch.setattr("hdccf.training.loop._WORTH_SHARING", worth)
     objective = PairModel._objective
 
     def watched(self: PairModel, *arguments: Any) -> Any:

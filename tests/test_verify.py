@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from hdccf import cli, contrast, losses
-from hdccf.contrast import Against, Contrast, Side
+from hdccf import cli, losses
 from hdccf.data import datasets, sampling
 from hdccf.data.graph import Neighbours
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.models import hdccf_scores
+from hdccf.losses import negatives as contrast
+from hdccf.losses.negatives import Against, Contrast, Side
+from hdccf.models.hdccf import scores as hdccf_scores
 from hdccf.verify import Finding, Report, propositions, verify
 from hdccf.verify.bound import check_bound
 from hdccf.verify.convergence import CORRECTED, ESTIMATORS, UNIFORM, check_loss

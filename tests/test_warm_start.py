@@ -16,8 +16,8 @@ from hdccf.data.prepare import leave_one_out
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, RunError
 from hdccf.models import MODELS
-from hdccf.recommend import Recommender
-from hdccf.trainer import fit, resume
+from hdccf.recommend.recommender import Recommender
+from hdccf.training.fit import fit, resume
 from training import assert_same_runs, cut_off_after, quick
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hdccf import checkpoint
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.optimizers import Stepper
-from hdccf.runs import RunFolder
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.recommend.run_folder import RunFolder
+from hdccf.training.optim import Stepper
 
 KINDS: dict[str, dict[str, Any]] = {
     "history": {"user_vector": "history"},

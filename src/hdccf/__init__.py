@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from hdccf.errors import HdccfError as HdccfError
     from hdccf.evaluation import Evaluation as Evaluation
     from hdccf.evaluation import evaluate as evaluate
-    from hdccf.models.hdccf_settings import HDCCF as HDCCF
+    from hdccf.models.hdccf.settings import HDCCF as HDCCF
     from hdccf.models.reference import MostPopular as MostPopular
     from hdccf.models.reference import Random as Random
-    from hdccf.recommend import Recommender as Recommender
-    from hdccf.recommend import load_run as load_run
-    from hdccf.runs import FitOptions as FitOptions
-    from hdccf.trainer import fit as fit
-    from hdccf.trainer import resume as resume
+    from hdccf.recommend.recommender import Recommender as Recommender
+    from hdccf.recommend.recommender import load_run as load_run
+    from hdccf.recommend.run_folder import FitOptions as FitOptions
+    from hdccf.training.fit import fit as fit
+    from hdccf.training.fit import resume as resume
 
 _ROOM_OF = {
-    "HDCCF": "hdccf.models.hdccf_settings",
+    "HDCCF": "hdccf.models.hdccf.settings",
     "MostPopular": "hdccf.models.reference",
     "Random": "hdccf.models.reference",
-    "Recommender": "hdccf.recommend",
-    "load_run": "hdccf.recommend",
-    "FitOptions": "hdccf.runs",
-    "fit": "hdccf.trainer",
-    "resume": "hdccf.trainer",
+    "Recommender": "hdccf.recommend.recommender",
+    "load_run": "hdccf.recommend.recommender",
+    "FitOptions": "hdccf.recommend.run_folder",
+    "fit": "hdccf.training.fit",
+    "resume": "hdccf.training.fit",
     "World": "hdccf.data.synthetic",
     "synthetic_world": "hdccf.data.synthetic",
     "load": "hdccf.data.datasets",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from hdccf.pairwise import modulated_scores, tiled_scores
+from hdccf.kernels.pairwise import modulated_scores, tiled_scores
 
 
 class Vectors(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hdccf.distributed import worker
-from hdccf.loop import Loop
+from hdccf.training.loop import Loop
 
 run_worker = worker.run_worker
 

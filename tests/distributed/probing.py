@@ -15,17 +15,17 @@ from hdccf.distributed.group import Group
 from hdccf.distributed.judging import SpreadJudge
 from hdccf.distributed.members import Member
 from hdccf.distributed.store import Store
-from hdccf.keeping import Nowhere
-from hdccf.loop import Judge, Loop
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR, PMF, SSM
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.models.neumf import NeuMF
 from hdccf.models.svdpp import SVDpp
-from hdccf.randomness import generator_for
-from hdccf.runs import FitOptions
-from hdccf.team import ALONE, Team
-from hdccf.tracking import Board
+from hdccf.parallel import ALONE, Team
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.rng import generator_for
+from hdccf.training.loop import Judge, Loop
+from hdccf.training.store import Nowhere
+from hdccf.training.telemetry import Board
 
 _SMALL: dict[str, Any] = {"embedding_dim": 4, "init_std": 1.0}
 _AGED: dict[str, Any] = {"recency_half_life": 3.0, "recency_floor": 0.1}

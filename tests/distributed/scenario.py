@@ -25,10 +25,10 @@ from hdccf.distributed import answering, driver, worker
 from hdccf.distributed.ranking import ranked_together
 from hdccf.distributed.store import write_store
 from hdccf.evaluation.evaluating import evaluate
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.recommend import load_run
-from hdccf.runs import Cluster as Workers
-from hdccf.runs import FitOptions, RunFolder
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.recommend.recommender import load_run
+from hdccf.recommend.run_folder import Cluster as Workers
+from hdccf.recommend.run_folder import FitOptions, RunFolder
 
 SETTINGS = HDCCF(
     embedding_dim=4, epochs=3, evaluate_every=1, learning_rate=0.02, block_users=10, user_side=0.5

@@ -31,7 +31,7 @@ from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import frozen_candidates
 from hdccf.models import MODELS
 from hdccf.models.factorization import BPR
-from hdccf.runs import Cluster, FitOptions
+from hdccf.recommend.run_folder import Cluster, FitOptions
 
 # -- the store -----------------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ from hdccf.distributed.members import Member
 from hdccf.distributed.store import Store, write_store
 from hdccf.evaluation.evaluating import evaluate
 from hdccf.evaluation.report import Evaluation
-from hdccf.recommend import load_run
-from hdccf.runs import FitOptions, RunFolder
-from hdccf.trainer import fit, judge_by
+from hdccf.recommend.recommender import load_run
+from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.training.fit import fit, judge_by
 from training import assert_same_runs
 
 pytest_plugins = ["playing"]

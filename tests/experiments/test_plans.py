@@ -11,7 +11,7 @@ from hdccf.experiments.best import write_best
 from hdccf.experiments.plans import STUDIES, Plan
 from hdccf.experiments.tasks import PAPER, task_of
 from hdccf.models import MODELS, entry_named
-from hdccf.models.hdccf_settings import PRESETS
+from hdccf.models.hdccf.settings import PRESETS
 from hdccf.search import Real, Space
 
 

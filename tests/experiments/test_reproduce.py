@@ -22,8 +22,8 @@ from hdccf.experiments.plans import Plan, Row
 from hdccf.experiments.reports import Reproduction
 from hdccf.experiments.running import Runner
 from hdccf.experiments.tasks import PAPER, Task, all_training, task_of, with_validation
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.trainer import fit
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.training.fit import fit
 from training import cut_off_after
 
 SMALL: dict[str, Any] = {

@@ -24,7 +24,7 @@ from hdccf.experiments.tuning import tune
 from hdccf.experiments.tuning_display import TuningDisplay
 from hdccf.experiments.tuning_figures import draw_history, draw_importance, importances
 from hdccf.models import MODELS
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.search import Real, Space, Variant
 from training import CutOff
 

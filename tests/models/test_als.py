@@ -17,9 +17,9 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.models.als import ALS, ALSModel
-from hdccf.randomness import generator_for
-from hdccf.recommend import load_run
-from hdccf.trainer import fit
+from hdccf.recommend.recommender import load_run
+from hdccf.rng import generator_for
+from hdccf.training.fit import fit
 
 
 def solved(settings: ALS, train: Interactions, seed: int = 0) -> ALSModel:

@@ -17,10 +17,10 @@ from hdccf.errors import ConfigError, DataError, HdccfError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import MODELS
 from hdccf.models.base import Model
-from hdccf.recommend import Recommender, load_run
-from hdccf.runs import RunFolder
-from hdccf.scoring import Scorer
-from hdccf.trainer import fit
+from hdccf.models.scoring import Scorer
+from hdccf.recommend.recommender import Recommender, load_run
+from hdccf.recommend.run_folder import RunFolder
+from hdccf.training.fit import fit
 
 TRAINED = [name for name in sorted(MODELS) if issubclass(MODELS[name].settings, TrainingSettings)]
 LEARNED = [name for name in sorted(MODELS) if name not in ("most-popular", "random")]

@@ -14,8 +14,8 @@ from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.models.base import Solved
 from hdccf.models.ease import EASE, EASEModel
-from hdccf.recommend import load_run
-from hdccf.trainer import fit, resume
+from hdccf.recommend.recommender import load_run
+from hdccf.training.fit import fit, resume
 
 
 def solved(settings: EASE, train: Interactions) -> EASEModel:

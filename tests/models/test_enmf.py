@@ -13,7 +13,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
 from hdccf.models import enmf
 from hdccf.models.enmf import ENMF, ENMFModel, whole_data_loss
-from hdccf.randomness import dropout_mask
+from hdccf.rng import dropout_mask
 
 
 def built(train: Interactions, **settings: Any) -> ENMFModel:

@@ -14,10 +14,10 @@ from hdccf.data.sampling import Pairs
 from hdccf.errors import ConfigError
 from hdccf.models.base import Model
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
-from hdccf.models.hdccf import HDCCFModel
+from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.negatives import Draws, Request, UniformNegatives
 from hdccf.models.pairs import PairModel
-from hdccf.trainer import fit
+from hdccf.training.fit import fit
 
 DRAWN = torch.tensor([[3, 1], [4, 4], [0, 2]])
 BATCH = Pairs(torch.tensor([1, 2, 1]), torch.tensor([2, 0, 4]), torch.tensor([1.0, 2.0, 0.5]))

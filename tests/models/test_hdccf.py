@@ -17,8 +17,8 @@ from hdccf.data.sampling import Block, InBatch
 from hdccf.data.weights import positive_weights
 from hdccf.errors import ConfigError
 from hdccf.models.base import Objective
-from hdccf.models.hdccf import HDCCFModel, resolve_user_vector
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.hdccf.model import HDCCFModel, resolve_user_vector
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from literal_attention import users_after
 from literal_hdccf import Literal
 from literal_vectors import unit
@@ -384,7 +384,7 @@ def test_one_drawn_negative_a_positive_for_bpr_and_pointwise(loss: str, sampler:
             assert (u, negative) not in loops.pairs
             positive, other = (torch.tensor([f(u, x)]) for x in (i, negative))
             if loss == "bpr":
-                each.append(losses.bpr(positive, other)[0])
+                each.append(losses.bpr_loss(positive, other)[0])
             else:
                 each.append(-(positive.sigmoid().log() + (1 - other.sigmoid()).log())[0])
         assert_equal(made.loss.detach(), torch.stack(each).mean())
@@ -432,7 +432,7 @@ def test_users_of_attention_are_as_of_the_end_of_their_history_and_nobody_withou
         past = [loops.past[0][item] for item in data.by_user.of(user)[-3:].tolist()]
         assert_equal(measured[user], torch.tensor(users_after(model.attention, past)[-1]))
     # Users are looked at some at a time, and who has had nothing has no direction.
-    monkeypatch.setattr("hdccf.models.hdccf._USERS_AT_ONCE", 2)
+    monkeypatch.setattr("hdccf.models.hdccf.model._USERS_AT_ONCE", 2)
     assert_equal(model.all_users().embedding, measured)
     without = data.subset(data.users != 3)
     others = model.history_vectors(Graph.of(without).items_of).embedding

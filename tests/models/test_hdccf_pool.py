@@ -11,13 +11,13 @@ import torch
 from graphs import random_interactions, small_split
 from hdccf.data.interactions import Interactions
 from hdccf.data.pools import Pool, PoolSampler
-from hdccf.models import hdccf_pool
-from hdccf.models.hdccf import HDCCFModel
-from hdccf.models.hdccf_pool import compiled_loss, pool_loss
-from hdccf.models.hdccf_scores import pool_log_weights
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.runs import FitOptions
-from hdccf.trainer import fit
+from hdccf.models.hdccf import pool as hdccf_pool
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.pool import compiled_loss, pool_loss
+from hdccf.models.hdccf.scores import pool_log_weights
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.training.fit import fit
 from training import quick
 
 
@@ -117,7 +117,7 @@ def test_both_ways_are_the_literal_loss(beta: float, negatives: int) -> None:
 def test_the_compiled_gradient_is_autograds(rows_by_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of an item that is a positive and drawn, and of vectors of no length, which have no direction."""
     if rows_by_name:
-        monkeypatch.setattr("hdccf.row_gradients.saves", lambda index, table: True)
+        monkeypatch.setattr("hdccf.kernels.sparse_gradients.saves", lambda index, table: True)
     data = random_interactions(4, n_users=12)
     model = built(data, embedding_dim=7)
     assert model.users is not None
@@ -186,7 +186,7 @@ def test_a_small_pools_step_stays_on_one_thread_where_few_rows_move(
     monkeypatch.setattr(HDCCFModel, "_pool_objective", watched)
     model = built(random_interactions(1))
     assert model.numbers_a_step == 3 * (3 + 5 + model.graph.n_pairs // model.n_batches + 3 * 5 // 16)
-    monkeypatch.setattr("hdccf.loop._WORTH_SHARING", 50_000)
+    monkeypatch.setattr("hdccf.training.loop._WORTH_SHARING", 50_000)
     settings = quick("pool", epochs=1, embedding_dim=400, sparse_updates=sparse)
     try:
         fit(small_split(), settings, options=FitOptions(threads=2))

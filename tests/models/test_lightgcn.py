@@ -14,7 +14,7 @@ from hdccf.data.sampling import Pairs
 from hdccf.models.lightgcn import LightGCN, SmoothedFactors, Smoothing, build_lightgcn
 from hdccf.models.negatives import Draws, Request, UniformNegatives
 from hdccf.models.pairs import PairModel
-from hdccf.trainer import fit
+from hdccf.training.fit import fit
 
 
 def graph_with_isolated_nodes() -> Interactions:

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from graphs import interactions, small_split
-from hdccf import pairwise
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import Pairs
 from hdccf.errors import ConfigError
+from hdccf.kernels import pairwise
 from hdccf.models.base import Model
 from hdccf.models.neumf import GMF, MLP, Branches, NeuMF, Pretrained, build_neumf
 from hdccf.models.pairs import PairModel
-from hdccf.optimizers import Stepper
-from hdccf.runs import FitOptions
-from hdccf.trainer import fit, resume
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.training.fit import fit, resume
+from hdccf.training.optim import Stepper
 from training import assert_same_runs, cut_off_after
 
 QUICK: dict[str, Any] = {"embedding_dim": 4, "batch_size": 64, "learning_rate": 0.02, "init_std": 0.5}

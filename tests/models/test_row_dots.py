@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hdccf import row_gradients
+from hdccf.kernels import sparse_gradients as row_gradients
 from hdccf.models import row_dots
 from hdccf.models.factors import Factors
 from hdccf.models.row_dots import can_look_up, looked_up_dots

@@ -19,8 +19,8 @@ from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairModel
 from hdccf.models.sources import SOURCES
-from hdccf.runs import FitOptions, RunFolder
-from hdccf.trainer import fit, resume
+from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.training.fit import fit, resume
 from training import assert_same_runs, cut_off_after
 
 LEARNING = ("irgan", "sd-gar")

@@ -16,7 +16,7 @@ from hdccf.errors import ConfigError
 from hdccf.models.negatives import Draws, Request, UniformNegatives
 from hdccf.models.pairs import PairModel
 from hdccf.models.svdpp import SVDpp, SVDppNet, build_svdpp
-from hdccf.trainer import fit
+from hdccf.training.fit import fit
 
 # In order of time within each user; user 3 has one item only, user 4 none, and nobody has item 6.
 HISTORIES = [[4, 0, 2], [1, 3, 0, 5], [2, 4], [3], []]

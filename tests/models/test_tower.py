@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from graphs import small_split
-from hdccf import row_gradients
 from hdccf.data.sampling import Pairs
+from hdccf.kernels import sparse_gradients as row_gradients
 from hdccf.models import neumf, tower
 from hdccf.models.neumf import NeuMF, build_neumf
 from hdccf.models.pairs import PairModel

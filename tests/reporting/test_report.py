@@ -13,10 +13,10 @@ from hdccf.cli import main
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.evaluation.kept import evaluate_run
-from hdccf.reporting.charts import HEIGHT, WIDTH, line_chart
-from hdccf.reporting.document import table
-from hdccf.reporting.facts import curves, settings_table
-from hdccf.reporting.report import report, write_report
+from hdccf.recommend.run_summary import curves, settings_table
+from hdccf.report.charts import HEIGHT, WIDTH, line_chart
+from hdccf.report.document import table
+from hdccf.report.report import report, write_report
 from training import quick
 
 _VOID = {"meta", "line", "circle", "polyline"}

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from small_service import Serving
 
 import hdccf
-from hdccf.recommend import Recommender
+from hdccf.recommend.recommender import Recommender
 
 pytest_plugins = ["service_fixtures"]
 

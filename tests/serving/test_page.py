@@ -9,7 +9,7 @@ import pytest
 
 import browser as browsers
 import hdccf
-from hdccf.models.hdccf_settings import HDCCF
+from hdccf.models.hdccf.settings import HDCCF
 from hdccf.serving.app import create_app
 from hdccf.serving.settings import ServeSettings
 

@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 from small_service import Serving, titled_split
 
 import hdccf
-from hdccf.lens import look
-from hdccf.recommend import Recommender
+from hdccf.recommend.lens import look
+from hdccf.recommend.recommender import Recommender
 from training import quick
 
 pytest_plugins = ["service_fixtures"]

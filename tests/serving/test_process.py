@@ -174,7 +174,7 @@ def test_answers_do_not_wait_for_acknowledgements() -> None:
 def test_the_server_loads_no_trainer(run: Path) -> None:
     code = (
         "import sys; from hdccf.serving.app import create_app; create_app(sys.argv[1]); "
-        "print([name for name in sys.modules if name in ('hdccf.trainer', 'hdccf.optimizers')])"
+        "print([name for name in sys.modules if name in ('hdccf.training.fit', 'hdccf.training.optim')])"
     )
     found = subprocess.run([sys.executable, "-c", code, run], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -13,7 +13,7 @@ from small_service import KEY, Serving
 
 from hdccf import checkpoint
 from hdccf.errors import RunError
-from hdccf.recommend import load_run
+from hdccf.recommend.recommender import load_run
 from hdccf.serving import served
 from hdccf.serving.served import Holder, Served
 

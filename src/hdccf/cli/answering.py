@@ -33,7 +33,7 @@ def similar(
     """
     if bool(item) == bool(user):
         raise ConfigError("give one of --item ID and --user ID")
-    from hdccf.recommend import load_run
+    from hdccf.recommend.recommender import load_run
 
     loaded = load_run(run)
     kind = "item" if item else "user"
@@ -58,7 +58,7 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Print f of pairs of a user and an item; many come as CSV, in the order of the file."""
-    from hdccf.recommend import load_run
+    from hdccf.recommend.recommender import load_run
 
     if (pairs is None) == (not pair) or (pair and len(pair) != 2):
         raise ConfigError("give one pair, as USER ITEM, or --pairs FILE with the columns user and item")
@@ -86,7 +86,7 @@ def explain(
     Shares are of a surrogate, a sum over the user's items; how far it orders their candidates as the model
     does is printed below (Kendall's τ: 1 is the same order).
     """
-    from hdccf.recommend import load_run
+    from hdccf.recommend.recommender import load_run
 
     found = load_run(run).explain(user, items or None, k=k, top=top)
     if as_json:
@@ -112,7 +112,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Write a run's vectors and vocabularies to a folder, for use without hdccf."""
-    from hdccf.recommend import load_run
+    from hdccf.recommend.recommender import load_run
 
     loaded = load_run(run)
     loaded.export(out, file_format=file_format, overwrite=overwrite)

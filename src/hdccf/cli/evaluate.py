@@ -77,7 +77,7 @@ def evaluate(
 ) -> None:
     """Rank a run's held-out items and print how well it did; per-user values are kept in its directory."""
     from hdccf.evaluation.kept import evaluate_run
-    from hdccf.recommend import load_run
+    from hdccf.recommend.recommender import load_run
 
     protocols, ks = _protocols(protocol), _lengths(k)
     _refuse_both(as_json, as_markdown)
@@ -107,7 +107,7 @@ def _ranking(run: Path, workers: int | None, ray_address: str | None, memory: in
         return
     needs_ray("--workers")
     from hdccf.distributed.ranking import ranked_together
-    from hdccf.runs import Cluster, RunFolder
+    from hdccf.recommend.run_folder import Cluster, RunFolder
 
     with ranked_together(RunFolder.open(run), Cluster(workers, ray_address), memory) as rank:
         yield rank
@@ -141,10 +141,10 @@ def compare(
     Runs that differ only in their seed are one system: each user's values are averaged over its seeds, and
     the deviation over seeds is printed beside.
     """
+    from hdccf.console import track
     from hdccf.evaluation.comparison import compare as compare_systems
     from hdccf.evaluation.kept import evaluate_run, grouped
-    from hdccf.progress import track
-    from hdccf.recommend import load_run
+    from hdccf.recommend.recommender import load_run
 
     protocols, ks = _protocols(protocol), _lengths(k)
     _refuse_both(as_json, as_markdown)

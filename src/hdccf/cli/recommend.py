@@ -12,7 +12,7 @@ from hdccf.errors import ConfigError, needs_ray
 if TYPE_CHECKING:
     import polars as pl
 
-    from hdccf.recommend import Recommender
+    from hdccf.recommend.recommender import Recommender
 
 _WHOM = "Whom for"
 _WHAT = "What may be recommended"
@@ -105,7 +105,7 @@ def recommend(
         if not everybody or index_above is not None:
             raise ConfigError("--workers and --ray-address go with --all, and without --index-above")
         needs_ray("--workers")
-    from hdccf.recommend import load_run
+    from hdccf.recommend.recommender import load_run
 
     loaded = load_run(run, index_above=index_above)
     limits: dict[str, Any] = {
@@ -154,7 +154,7 @@ def _write(
         loaded.recommend_all(out, k=k, history=history, overwrite=overwrite, progress=True, **limits)
     else:
         from hdccf.distributed.answering import recommend_all
-        from hdccf.runs import Cluster, RunFolder
+        from hdccf.recommend.run_folder import Cluster, RunFolder
 
         recommend_all(
             RunFolder.open(loaded.path),
@@ -170,7 +170,7 @@ def _write(
 def _ids_in(file: Path | None, loaded: "Recommender") -> list[str] | None:
     if file is None:
         return None
-    from hdccf.progress import note
+    from hdccf.console import note
 
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -207,7 +207,7 @@ def models(
     from rich.table import Table
 
     from hdccf.models import MODELS, entry_named
-    from hdccf.presets import presets_of
+    from hdccf.models.presets import presets_of
 
     table = Table(box=None, header_style="bold")
     if name is None:

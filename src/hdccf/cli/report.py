@@ -21,8 +21,8 @@ def report(
     It asks nothing of any host and can be sent as it is. The figures of the test part are those of hdccf
     evaluate, which is done first where it has not been.
     """
-    from hdccf.recommend import load_run
-    from hdccf.reporting.report import write_report
+    from hdccf.recommend.recommender import load_run
+    from hdccf.report.report import write_report
 
     target = out or run / "report.html"
     write_report(load_run(run), target, overwrite=overwrite, progress=True)

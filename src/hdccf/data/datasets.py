@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from hdccf.console import note
 from hdccf.data import parsers
 from hdccf.data.acquire import DataFile, Source, Stored, acquire
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import Split, predefined_split
 from hdccf.errors import ConfigError, DataError, HdccfError
-from hdccf.progress import note
 
 _CARVED = 8
 """One in so many of a user's training items goes into the validation part of a split that has none."""

@@ -13,8 +13,8 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+from hdccf.console import progress_bar
 from hdccf.errors import DownloadError
-from hdccf.progress import progress_bar
 
 TIMEOUT = 10.0
 """Seconds without an answer after which the next source is tried."""

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hdccf.console import note
 from hdccf.data.align import align
 from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions, TimeArray
 from hdccf.data.split import PARTS, Split, without_training
 from hdccf.errors import ConfigError, DataError
-from hdccf.progress import note
 
 __all__ = [
     "PARTS",

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hdccf.console import note
 from hdccf.data import compiled
 from hdccf.data.arrange import Coded, arrange, in_halves
 from hdccf.data.columns import Columns, choose_columns
@@ -18,7 +19,6 @@ from hdccf.data.tables import Opened, Table, TextOptions, open_frame, open_parqu
 from hdccf.data.text import open_csv, open_jsonl
 from hdccf.data.times import ALLOWED, BadTimeError, integer_factor, to_microseconds
 from hdccf.errors import SourceError
-from hdccf.progress import note
 
 FORMATS = {
     "csv": {".csv", ".txt", ".dat", ".data", ".rating", ".inter"},

@@ -12,13 +12,13 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
+from hdccf.console import progress_bar
 from hdccf.data.exposure import Exposure, draw_exposure
 from hdccf.data.history import density_of_moment, draw_histories
 from hdccf.data.interactions import Interactions
 from hdccf.data.tastes import Codes, Floats, Tastes, draw_tastes
 from hdccf.data.titles import GENRES, film_titles
 from hdccf.errors import ConfigError, DataError
-from hdccf.progress import progress_bar
 
 _PAIRS_AT_ONCE = 1 << 18
 MOST_ITEMS = 1 << 22

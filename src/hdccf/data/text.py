@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from hdccf.console import note
 from hdccf.data import compiled
 from hdccf.data.arrange import Coded
 from hdccf.data.columns import Columns
@@ -24,7 +25,6 @@ from hdccf.data.lines import (
 from hdccf.data.plain import Places, read_plain
 from hdccf.data.tables import Opened, Table, TextOptions
 from hdccf.errors import SourceError
-from hdccf.progress import note
 
 _SEPARATORS = ("\t", ",", ";", "|", "::", " ")
 _PLAIN_SEPARATORS = (b"\t", b",", b";", b"|", b" ")

@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hdccf.console import note
 from hdccf.errors import SourceError
-from hdccf.progress import note
 
 # Up to this magnitude a number counts seconds, milliseconds, microseconds; beyond, nanoseconds. The first
 # limit is the year 5138 in seconds and 1973 in milliseconds, so only milliseconds before 1973 are misread.

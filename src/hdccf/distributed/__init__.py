@@ -5,7 +5,7 @@ spread     those pairs as a graph that asks the other workers for what this one 
 group      sums and gradients across workers
 judging    each worker judges its own users
 keeper     checkpoints through Ray's storage path
-worker     what each worker runs: the one loop of `hdccf.loop`
+worker     what each worker runs: the one loop of `hdccf.training.loop`
 driver     starts the workers and waits for them; what `hdccf train --workers` calls
 answering  `recommend --all` through Ray Data
 

@@ -17,15 +17,16 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from hdccf import checkpoint, export
+from hdccf import checkpoint
+from hdccf.console import progress_bar
 from hdccf.distributed.driver import TRAINED_TOGETHER, connected, settings_for_some, storage_of
 from hdccf.distributed.judging import slice_of
 from hdccf.distributed.store import Store, Stretch, write_store
 from hdccf.errors import ConfigError, RunError
 from hdccf.models import entry_named
-from hdccf.progress import progress_bar
-from hdccf.recommend import Recommender
-from hdccf.runs import Cluster, RunFolder
+from hdccf.recommend import export
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.run_folder import Cluster, RunFolder
 
 _STRETCHES_A_WORKER = 4
 """So many at least, that a worker which is done early takes from the others."""

@@ -21,15 +21,15 @@ from hdccf.distributed.store import Store, write_store
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.files import write_json
 from hdccf.models import entry_named, name_of
-from hdccf.models.hdccf import resolve_user_vector
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.randomness import generator_for
-from hdccf.recommend import Recommender, load_run
-from hdccf.runs import Cluster, FitOptions, RunFolder
-from hdccf.standing import Standing
-from hdccf.tracking import open_tensorboard
-from hdccf.trainer import parse_metric, result_of
-from hdccf.warm_start import start_from
+from hdccf.models.hdccf.model import resolve_user_vector
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.recommend.recommender import Recommender, load_run
+from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder
+from hdccf.rng import generator_for
+from hdccf.training.fit import parse_metric, result_of
+from hdccf.training.state import Standing
+from hdccf.training.telemetry import open_tensorboard
+from hdccf.training.warm_start import start_from
 
 TRAINED_TOGETHER = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
 """The models whose steps are a team's."""

@@ -11,7 +11,7 @@ from hdccf.evaluation import metrics
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
-from hdccf.trainer import parse_metric
+from hdccf.training.fit import parse_metric
 
 
 def model_of_some(model: Model, settings: Settings, member: Member) -> Model:

@@ -14,7 +14,7 @@ from hdccf.evaluation.candidates import Candidates
 from hdccf.evaluation.evaluating import Rank
 from hdccf.evaluation.metrics import Places
 from hdccf.evaluation.ranking import Ranker, Ranking
-from hdccf.runs import Cluster, RunFolder
+from hdccf.recommend.run_folder import Cluster, RunFolder
 
 _COUNTS = ("above", "tied", "relevant_above", "relevant_tied")
 

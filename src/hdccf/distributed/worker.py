@@ -9,7 +9,6 @@ import torch
 from ray import get_runtime_context
 
 from hdccf import checkpoint
-from hdccf.devices import device_named
 from hdccf.distributed.checkpoints import fetched
 from hdccf.distributed.group import Group
 from hdccf.distributed.judging import SpreadJudge
@@ -17,13 +16,14 @@ from hdccf.distributed.keeper import RayKeeper
 from hdccf.distributed.members import Member
 from hdccf.distributed.store import Store
 from hdccf.errors import TrainingError
-from hdccf.loop import Loop
 from hdccf.models import entry_named
 from hdccf.models.base import Model
-from hdccf.profiling import Stopwatch, no_clock
-from hdccf.randomness import generator_for
-from hdccf.runs import FitOptions
-from hdccf.tracking import Board
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.rng import generator_for
+from hdccf.training.devices import device_named
+from hdccf.training.loop import Loop
+from hdccf.training.profiling import Stopwatch, no_clock
+from hdccf.training.telemetry import Board
 
 
 def run_worker(config: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from hdccf.console import note
 from hdccf.data.prepare import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation.evaluating import DEFAULT_KS, DEFAULT_NEGATIVES, Rank, evaluate
 from hdccf.evaluation.ranking import DEFAULT_MEMORY, PROTOCOLS
 from hdccf.evaluation.report import Evaluation
-from hdccf.progress import note
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 
 FOLDER = "evaluation"
 

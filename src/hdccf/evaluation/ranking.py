@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hdccf.console import progress_bar
 from hdccf.data.prepare import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
@@ -24,8 +25,7 @@ from hdccf.evaluation.metrics import Places
 from hdccf.evaluation.questions import IndexArray, Questions, ask
 from hdccf.evaluation.scorers import scorer_for
 from hdccf.evaluation.selection import Scores, top_items
-from hdccf.progress import progress_bar
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 
 PROTOCOLS = ("sampled", "full")
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hdccf.data.prepare import Split
 from hdccf.errors import EvaluationError
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 
 
 class Extended:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError
 from hdccf.experiments import plans
@@ -22,7 +23,6 @@ from hdccf.experiments.places import part_name
 from hdccf.experiments.plans import STUDIES, Plan, Row
 from hdccf.experiments.running import Outcome, Runner
 from hdccf.experiments.tables import CSV_HEAD, Results, given_cells, provenance, write_table
-from hdccf.progress import note
 
 ALL = "all"
 _TITLES = {

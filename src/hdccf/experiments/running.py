@@ -14,6 +14,7 @@ import polars as pl
 import torch
 
 from hdccf.config import TrainingSettings
+from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import HdccfError, RunError
 from hdccf.evaluation import Evaluation, evaluate
@@ -23,12 +24,11 @@ from hdccf.experiments.locks import FileLock
 from hdccf.experiments.plans import Row
 from hdccf.experiments.tasks import Task, all_training, with_validation
 from hdccf.models import entry_named
-from hdccf.progress import note
-from hdccf.randomness import generator_for
-from hdccf.recommend import Recommender
-from hdccf.runs import FitOptions, RunFolder
-from hdccf.scoring import Scorer
-from hdccf.trainer import fit, resume
+from hdccf.models.scoring import Scorer
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.rng import generator_for
+from hdccf.training.fit import fit, resume
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.best import refuse_other, write_best
 from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna, open_study
 from hdccf.experiments.tuning_display import TuningDisplay
-from hdccf.runs import FitOptions
-from hdccf.trainer import StopTraining, fit, parse_metric
+from hdccf.recommend.run_folder import FitOptions
+from hdccf.training.fit import StopTraining, fit, parse_metric
 
 _STARTUP = 5
 """Trials that have to be finished before others are called hopeless beside them."""

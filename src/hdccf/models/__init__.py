@@ -9,8 +9,8 @@ from hdccf.models.base import Entry
 from hdccf.models.ease import EASE, EASEModel
 from hdccf.models.enmf import ENMF, ENMFModel
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
-from hdccf.models.hdccf import HDCCFModel
-from hdccf.models.hdccf_settings import HDCCF, PRESETS
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.models.irgan import IRGAN, IRGANModel
 from hdccf.models.lightgcn import LightGCN, build_lightgcn
 from hdccf.models.neumf import NeuMF, build_neumf

@@ -10,12 +10,12 @@ from pydantic import Field
 from scipy import sparse
 from torch import Tensor
 
+from hdccf.console import progress_bar
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.models.base import Untrained, VectorScorer
 from hdccf.models.histories import WeightedHistories, weighted_histories
-from hdccf.progress import progress_bar
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 from hdccf.search import SIZES, Choice, Real, Space, recency
 from hdccf.similarity import Dot, Vectors
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
 
 

@@ -10,7 +10,7 @@ from hdccf.models.factors import Factors
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairScores, squares_of
 from hdccf.models.row_dots import row_dots
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 from hdccf.similarity import Vectors
 
 

@@ -10,12 +10,12 @@ from pydantic import Field
 from scipy.linalg import lapack
 from torch import Tensor
 
+from hdccf.console import note
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.models.base import Untrained
 from hdccf.models.histories import WeightedHistories, weighted_histories
-from hdccf.progress import note
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 from hdccf.search import Real, Space, recency
 
 _SCORES_AT_ONCE = 1 << 22

@@ -16,8 +16,8 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import Block, BlockSampler
 from hdccf.data.weights import weights_of
 from hdccf.models.base import Objective, VectorScorer
-from hdccf.randomness import dropout_mask
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
+from hdccf.rng import dropout_mask
 from hdccf.search import SIZES, Real, Space, recency
 from hdccf.similarity import Dot, Vectors
 

@@ -14,13 +14,13 @@ from hdccf.data.interactions import Interactions
 from hdccf.models.base import Model
 from hdccf.models.block_settings import BlockSettings
 from hdccf.models.factors import Factors
-from hdccf.models.hdccf import HDCCFModel
-from hdccf.models.hdccf_settings import HDCCF
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.settings import HDCCF
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, pairwise_loss, sigmoid_of, softmax_loss, squared_loss
 from hdccf.models.sources import over_pairs
+from hdccf.models.spectral import start_spectral
 from hdccf.search import HISTORY, SIZES, Choice, Dimension, Real, Space, Variant, Whole, recency
-from hdccf.spectral import start_spectral
 
 _FREE = ("vectors", "free")
 _ON_BLOCKS_TOO: dict[str, Dimension] = {

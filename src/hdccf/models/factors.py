@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from hdccf.encoders import Table
 from hdccf.models.base import VectorScorer
 from hdccf.models.pairs import PairScores, Squares, squares_of
 from hdccf.models.row_dots import can_look_up, looked_up_dots
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
+from hdccf.models.tables import Table
 from hdccf.similarity import SIMILARITIES, Dot
 
 

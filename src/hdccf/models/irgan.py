@@ -18,7 +18,7 @@ from hdccf.models.generator_settings import IRGANGeneratorSettings
 from hdccf.models.irgan_generator import IRGANGenerator, irgan_generator
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairModel, cross_entropy_loss
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 from hdccf.search import Choice, Real, Space, recency
 
 

@@ -17,8 +17,8 @@ from hdccf.data.interactions import Interactions
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairScores, pairwise_loss
+from hdccf.models.scoring import Scorer
 from hdccf.models.sources import over_pairs
-from hdccf.scoring import Scorer
 from hdccf.search import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.similarity import Dot, Vectors
 

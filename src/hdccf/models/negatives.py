@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hdccf.data.graph import Graph
 from hdccf.models.base import Objective
 from hdccf.models.categorical import cumulated, pick
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 
 Score = Callable[[Int64[Tensor, " b"], Int64[Tensor, "b s"]], Float[Tensor, "b s"]]
 

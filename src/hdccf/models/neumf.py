@@ -15,17 +15,17 @@ from torch.nn import functional
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import Pairs
-from hdccf.encoders import Table
+from hdccf.kernels.pairwise import tiled_scores
 from hdccf.models.base import Model, Objective
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, cross_entropy_loss, squares_of
 from hdccf.models.row_dots import can_look_up, looked_up_dots, row_dots
+from hdccf.models.scoring import Scorer
 from hdccf.models.sources import over_pairs
+from hdccf.models.tables import Table
 from hdccf.models.tower import Layers, tower_logits
-from hdccf.pairwise import tiled_scores
-from hdccf.scoring import Scorer
+from hdccf.parallel import Team
 from hdccf.search import Choice, Real, Space, Whole, recency
-from hdccf.team import Team
 
 
 class NeuMF(PairSettings):

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hdccf import losses
-from hdccf.contrast import Against
 from hdccf.data.sampling import Pairs, PairSampler
-from hdccf.diagnostics import describe_negatives
+from hdccf.losses.diagnostics import describe_negatives
+from hdccf.losses.negatives import Against
 from hdccf.models.base import Objective, weighted_mean
 from hdccf.models.negatives import Draws, NegativeSource, Request
-from hdccf.scoring import Scorer
-from hdccf.team import ALONE, Team
+from hdccf.models.scoring import Scorer
+from hdccf.parallel import ALONE, Team
 
 Squares = Callable[[], Float[Tensor, ""]]
 
@@ -163,7 +163,7 @@ def pairwise_loss(
     positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
 ) -> Float[Tensor, " b"]:
     """BPR, the mean over the negatives: −log σ(s⁺ − s⁻)."""
-    each = losses.bpr(positive.unsqueeze(1), negative)
+    each = losses.bpr_loss(positive.unsqueeze(1), negative)
     if log_weights is None:
         return each.mean(1)
     weights = log_weights.exp()
@@ -177,7 +177,7 @@ def softmax_loss(temperature: float) -> PairLoss:
         positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
     ) -> Float[Tensor, " b"]:
         negatives = losses.log_negative_score(negative, log_weights, temperature=temperature)
-        return losses.contrastive(positive, negatives, None, temperature=temperature)
+        return losses.contrastive_loss(positive, negatives, None, temperature=temperature)
 
     return loss
 

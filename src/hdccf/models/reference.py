@@ -8,7 +8,7 @@ from torch import Tensor
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
 from hdccf.models.base import Untrained
-from hdccf.scoring import Scorer
+from hdccf.models.scoring import Scorer
 
 
 class MostPopular(Settings):

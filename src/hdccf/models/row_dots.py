@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hdccf.row_gradients import LEAST_NUMBERS, arrays, gradient_of_rows, has_numba, saves
+from hdccf.kernels.sparse_gradients import LEAST_NUMBERS, arrays, gradient_of_rows, has_numba, saves
 
 
 def row_dots(vectors: Float[Tensor, "b d"], others: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
@@ -60,7 +60,7 @@ class _LookedUpDots(torch.autograd.Function):
     def forward(
         ctx: Any, left: Tensor, right: Tensor, head: Tensor, rows: Tensor, columns: Tensor
     ) -> tuple[Tensor, Tensor]:
-        from hdccf.row_kernels import dots_and_squares
+        from hdccf.kernels.embedding_numba import dots_and_squares
 
         ctx.save_for_backward(left, right, head, rows, columns)
         ctx.set_materialize_grads(False)  # a sum of squares that nobody asks for costs no gradient
@@ -71,7 +71,7 @@ class _LookedUpDots(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_dots: Tensor | None, of_squares: Tensor | None) -> tuple[Tensor | None, ...]:
-        from hdccf.row_kernels import add_gradients
+        from hdccf.kernels.embedding_numba import add_gradients
 
         left, right, head, rows, columns = ctx.saved_tensors
         slopes = left.new_zeros(columns.shape) if of_dots is None else of_dots.contiguous()

@@ -11,13 +11,13 @@ from torch.nn import functional
 from hdccf.data.graph import Along, Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
-from hdccf.encoders import Table
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairScores, squared_loss, squares_of
 from hdccf.models.row_dots import row_dots
+from hdccf.models.scoring import Scorer
 from hdccf.models.sources import over_pairs
-from hdccf.scoring import Scorer
+from hdccf.models.tables import Table
 from hdccf.search import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.similarity import Dot, Vectors
 

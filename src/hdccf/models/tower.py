@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from hdccf.pairwise_workers import share
-from hdccf.row_gradients import arrays, gradient_of_rows
+from hdccf.kernels.sparse_gradients import arrays, gradient_of_rows
+from hdccf.kernels.threads import share
 
 Where = tuple[int, int]
 """The first of some users of a batch and the one after the last."""
@@ -110,7 +110,7 @@ class _Tower(torch.autograd.Function):
 
 
 def _kernels() -> Any:
-    return import_module("hdccf.tower_kernels")  # not at the top: numba takes half a second to import
+    return import_module("hdccf.kernels.tower_numba")  # not at the top: numba takes half a second to import
 
 
 def _up(size: int, unit: int) -> int:

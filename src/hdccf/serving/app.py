@@ -12,7 +12,7 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from hdccf.progress import note
+from hdccf.console import note
 from hdccf.serving import files, guards, health, openapi, problems, routes
 from hdccf.serving.access import AppService
 from hdccf.serving.measures import Measures

@@ -13,11 +13,11 @@ import numpy as np
 from fastapi import APIRouter, Query
 
 from hdccf.errors import DataError
-from hdccf.lens import Lens, UserNegatives, look, negatives_of
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.recommend import Recommender
-from hdccf.reporting.facts import data_facts, facts_of, runs_beside, settings_table
-from hdccf.runs import RunFolder
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.recommend.lens import Lens, UserNegatives, look, negatives_of
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.run_summary import data_facts, facts_of, runs_beside, settings_table
 from hdccf.serving.access import Service, require_known
 from hdccf.serving.bodies import MAX_TOP
 from hdccf.serving.served import Served

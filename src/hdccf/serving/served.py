@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hdccf.errors import HdccfError, RunError
-from hdccf.recommend import Recommender, load_run
+from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.serving.titles import Catalogue, People
 
 log = logging.getLogger("hdccf.serving")

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 import uvicorn
 
+from hdccf.console import note
 from hdccf.errors import ConfigError
-from hdccf.progress import note
 from hdccf.serving.app import create_app
 from hdccf.serving.settings import ServeSettings
 

@@ -4,8 +4,8 @@ Each file has one statement of the paper: what it predicts comes from the paper'
 and what is measured from the samplers, weights and losses that training uses. `docs/theory.md` tells how.
 """
 
+from hdccf.console import track
 from hdccf.errors import ConfigError
-from hdccf.progress import track
 from hdccf.verify.bound import check_bound
 from hdccf.verify.convergence import check_loss
 from hdccf.verify.gradients import check_gradients

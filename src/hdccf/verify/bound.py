@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hdccf.contrast import Against, Contrast, Side
-from hdccf.randomness import generator_for
+from hdccf.losses.negatives import Against, Contrast, Side
+from hdccf.rng import generator_for
 from hdccf.similarity import Cosine, Vectors
 from hdccf.verify.report import Finding
 

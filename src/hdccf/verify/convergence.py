@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from hdccf.console import track
 from hdccf.data.sampling import Drawn, InBatch
 from hdccf.data.synthetic import World
-from hdccf.progress import track
-from hdccf.randomness import generator_for
+from hdccf.rng import generator_for
 from hdccf.verify.report import Curve, Finding
 from hdccf.verify.statistics import Floats, mean_interval
 from hdccf.verify.truth import TEMPERATURE, Known, known_world

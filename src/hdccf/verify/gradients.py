@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hdccf import contrast, losses
-from hdccf.contrast import Against, Contrast, Side
+from hdccf import losses
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.sampling import InBatch, InBatchSampler, Negatives, UniformSampler
 from hdccf.data.synthetic import synthetic_world
-from hdccf.randomness import generator_for
+from hdccf.losses import negatives as contrast
+from hdccf.losses.negatives import Against, Contrast, Side
+from hdccf.rng import generator_for
 from hdccf.verify.report import Finding
 
 _ROUNDING = 1e-9

@@ -8,18 +8,18 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hdccf import contrast
-from hdccf.contrast import Against
 from hdccf.data import datasets
 from hdccf.data.acquire import find_stored
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import InBatch, InBatchSampler, Negatives
 from hdccf.data.synthetic import synthetic_world
-from hdccf.models import hdccf_scores
-from hdccf.models.hdccf import HDCCFModel
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.randomness import generator_for
+from hdccf.losses import negatives as contrast
+from hdccf.losses.negatives import Against
+from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.rng import generator_for
 from hdccf.verify.enumeration import PART, check_enumeration, tiny_data
 from hdccf.verify.report import Finding
 from hdccf.verify.statistics import Floats, global_test, mean_interval

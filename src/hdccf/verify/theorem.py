@@ -15,8 +15,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.data.sampling import Block
-from hdccf.models import hdccf_scores
-from hdccf.randomness import generator_for
+from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.rng import generator_for
 from hdccf.verify.report import Finding
 from hdccf.verify.statistics import Floats, mean_interval
 from hdccf.verify.truth import SIZE, TEMPERATURE, Known, Rows, known_world

@@ -13,13 +13,13 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hdccf.contrast import Contrast, Side
 from hdccf.data.sampling import Drawn, InBatch
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.models import hdccf_scores
-from hdccf.models.hdccf import HDCCFModel
-from hdccf.models.hdccf_settings import HDCCF
-from hdccf.randomness import generator_for
+from hdccf.losses.negatives import Contrast, Side
+from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.settings import HDCCF
+from hdccf.rng import generator_for
 
 TEMPERATURE = 0.5
 SIZE = 32.0

@@ -1,0 +1,1 @@
+"""HDCCF: the model, its settings and its training steps."""

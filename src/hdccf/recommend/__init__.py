@@ -1,0 +1,1 @@
+"""Answers of a trained model: recommendations, similar items, explanations, exports."""

@@ -1,0 +1,128 @@
+"""What a run has learned and what it recommends, as files that anything can read: Parquet and NumPy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from hdccf.data.interactions import Interactions
+from hdccf.errors import ConfigError
+from hdccf.files import atomic_directory, atomic_file, write_json
+from hdccf.models.base import Model, VectorScorer
+from hdccf.models.ease import EASEModel
+from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.scoring import Scorer
+from hdccf.similarity import SIMILARITIES
+
+FORMATS = ("parquet", "numpy")
+ROWS_IN_A_GROUP = 1 << 17
+
+
+def export_vectors(
+    path: Path,
+    model: Model,
+    scorer: Scorer,
+    train: Interactions,
+    about: dict[str, Any],
+    *,
+    file_format: str = "parquet",
+    overwrite: bool = False,
+) -> None:
+    """Vectors and vocabularies into a folder, all or nothing, with a meta.json that says what they are."""
+    if file_format not in FORMATS:
+        raise ConfigError(f"format={file_format!r} is unknown; choose one of {list(FORMATS)}")
+    tables = _tables(model, scorer)
+    if tables is None:
+        raise ConfigError(
+            f"{about['model']} has neither vectors nor weights to export; "
+            "its vocabularies are in the run's split/train"
+        )
+    with atomic_directory(path, overwrite=overwrite) as folder:
+        for kind, ids in (("users", train.user_ids), ("items", train.item_ids)):
+            columns = {"id": ids}
+            if kind == "items" and train.titles is not None:
+                columns["title"] = train.titles
+            write = _write_parquet if file_format == "parquet" else _write_numpy
+            write(folder, kind, columns, tables.get(kind, {}))
+        contents = {
+            kind: {name: list(tensor.shape) for name, tensor in found.items()}
+            for kind, found in tables.items()
+        }
+        write_json(folder / "meta.json", {**about, "format": file_format, "contents": contents})
+
+
+def similarity_name(scorer: Scorer) -> str | None:
+    """The name of the similarity between a user's and an item's vector; None where there are no vectors."""
+    if not isinstance(scorer, VectorScorer):
+        return None
+    return next(name for name, kind in SIMILARITIES.items() if type(scorer.similarity) is kind)
+
+
+def write_frames(
+    path: Path, frames: Iterator[pl.DataFrame], schema: pl.Schema, *, overwrite: bool = False
+) -> None:
+    """One Parquet file of many frames, of which only a few are in memory at any time."""
+    from polars.io.plugins import register_io_source
+
+    failed: list[BaseException] = []
+
+    def source(
+        with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        try:
+            yield from frames
+        except BaseException as cause:
+            failed.append(cause)
+            raise
+
+    with atomic_file(path, overwrite=overwrite) as temporary:
+        try:
+            register_io_source(source, schema=schema).sink_parquet(temporary, row_group_size=ROWS_IN_A_GROUP)
+        except pl.exceptions.PolarsError:
+            # Polars puts a wrapping around what went wrong in a frame: here it comes as it was.
+            if failed:
+                raise failed[0] from None
+            raise
+
+
+def _tables(model: Model, scorer: Scorer) -> dict[str, dict[str, Tensor]] | None:
+    if isinstance(model, EASEModel):
+        return {"items": {"weights": model.weights}}
+    if not isinstance(scorer, VectorScorer):
+        return None
+    found: dict[str, dict[str, Tensor]] = {}
+    sides: tuple[tuple[str, Any], ...] = (
+        ("users", scorer.users),
+        ("items", scorer.items),
+    )
+    for kind, vectors in sides:
+        found[kind] = {"vector": vectors.embedding}
+        if vectors.factors is not vectors.embedding:
+            found[kind]["factors"] = vectors.factors
+    if isinstance(model, HDCCFModel) and model.past is not None:
+        found["items"]["history_vector"] = model.past.all().embedding
+    return {kind: {name: x.detach() for name, x in some.items()} for kind, some in found.items()}
+
+
+def _write_parquet(
+    folder: Path, kind: str, columns: dict[str, pl.Series], vectors: dict[str, Tensor]
+) -> None:
+    arrays = {
+        name: pl.Series(name, tensor.numpy(), dtype=pl.Array(pl.Float32, tensor.shape[1]))
+        for name, tensor in vectors.items()
+    }
+    pl.DataFrame({**columns, **arrays}).write_parquet(folder / f"{kind}.parquet")
+
+
+def _write_numpy(folder: Path, kind: str, columns: dict[str, pl.Series], vectors: dict[str, Tensor]) -> None:
+    """Texts as NumPy's own, so that nobody has to unpickle them."""
+    for name, column in columns.items():
+        texts = column.dtype == pl.String
+        values = np.array(column.fill_null("").to_list(), dtype=np.str_) if texts else column.to_numpy()
+        np.save(folder / f"{kind}_{name}.npy", values, allow_pickle=False)
+    for name, tensor in vectors.items():
+        np.save(folder / f"{kind}_{name}.npy", tensor.to(torch.float32).numpy(), allow_pickle=False)

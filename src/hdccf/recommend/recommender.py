@@ -1,0 +1,355 @@
+"""A trained model answering, under the user's own ids.
+
+This is the front: ids in, data frames out. How each answer comes about is in the rooms beside: `fold_in`
+(new users and items), `candidates` (the best of a catalogue), `similar`, `explain` and `export`.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from hdccf import checkpoint
+from hdccf.config import Settings
+from hdccf.console import note, progress_bar
+from hdccf.data.graph import Neighbours
+from hdccf.data.interactions import Interactions
+from hdccf.data.split import Split
+from hdccf.errors import ConfigError, DataError, RunError
+from hdccf.models import entry_named, name_of
+from hdccf.models.base import Model, VectorScorer
+from hdccf.models.scoring import Scorer
+from hdccf.recommend import export, fold_in
+from hdccf.recommend.explain import Explanation, explained, surrogate_for
+from hdccf.recommend.frames import listed, titled
+from hdccf.recommend.histories import Lists, all_events, histories_of
+from hdccf.recommend.ids import Ids, Vocabulary
+from hdccf.recommend.index import Index
+from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.similar import Kind, Relation, best_related, relation
+from hdccf.recommend.topk import Best, Wanted, exact_best
+
+HISTORIES = ("all", "train")
+"""What a known user is made of when the model answers: all of their events, or the training part."""
+
+_USERS_AT_ONCE = 4096
+
+
+class Recommender:
+    """A trained model with the data that it knows. It scores, so that evaluation takes it as it is.
+
+    `score_block` and `score_rows` know the training part only, as evaluation must. What answers people
+    (`recommend`, `score`, `similar_users`, `explain`) goes by all of their events, unless told otherwise:
+    what was held out from training is not news to the user.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        split: Split,
+        *,
+        seed: int,
+        seconds: float = 0.0,
+        path: Path | None = None,
+        config: dict[str, Any] | None = None,
+        index_above: int | None = None,
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.split = split
+        self.seed = seed
+        self.seconds = seconds
+        self._path = path
+        self.config = config or {}
+        self.name = name_of(settings)
+        self.index_above = index_above
+        """Catalogues with more items than this are asked through an approximate index; None: never."""
+        self.users = Vocabulary("user", split.train.user_ids, "the training data")
+        self.items = Vocabulary("item", split.train.item_ids, "the catalogue")
+        self._scorer: Scorer = model.scorer()
+        self._relations: dict[Kind, Relation] = {}  # made once: without vectors it is a matrix over the data
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run."""
+        if self._path is None:
+            raise RunError('this model was not kept in a folder; fit it with out="runs/name"')
+        return self._path
+
+    # -- a scorer, by the training part ----------------------------------------------------------------------
+
+    @property
+    def n_users(self) -> int:
+        return self._scorer.n_users
+
+    @property
+    def n_items(self) -> int:
+        return self._scorer.n_items
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        return self._scorer.score_block(users, items)
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        return self._scorer.score_rows(users, items)
+
+    # -- what it goes by -------------------------------------------------------------------------------------
+
+    @cached_property
+    def events(self) -> Interactions:
+        """All parts of the split in order of time."""
+        return all_events(self.split)
+
+    @cached_property
+    def _seen(self) -> Neighbours:
+        return Neighbours.of(self.events.by_user, self.n_items)
+
+    @cached_property
+    def _by_all_events(self) -> Scorer:
+        return fold_in.known_users(self.model, self.settings, self.split.train, self.events)
+
+    def scorer(self, history: str = "all") -> Scorer:
+        """What scores the known users, by contiguous ids."""
+        if history not in HISTORIES:
+            raise ConfigError(f"history={history!r} is unknown; choose one of {list(HISTORIES)}")
+        return self._by_all_events if history == "all" else self._scorer
+
+    @cached_property
+    def index(self) -> Index | None:
+        """The approximate index, built at its first use; None where the catalogue is not above the limit."""
+        if self.index_above is None or self.n_items <= self.index_above:
+            return None
+        if not isinstance(self._by_all_events, VectorScorer):
+            raise ConfigError(
+                f"{self.name} has no item vectors to index; leave out index_above={self.index_above}"
+            )
+        index = Index(self._by_all_events)
+        note(repr(index))
+        return index
+
+    # -- recommend -------------------------------------------------------------------------------------------
+
+    def recommend(
+        self,
+        users: Ids,
+        k: int = 10,
+        *,
+        include_seen: bool = False,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        history: str = "all",
+    ) -> pl.DataFrame:
+        """The k best items of each user, best first, as rows of user, rank, item, score (and title).
+
+        What the user has had is left out unless asked for; a user with fewer than k others gets fewer.
+        `allow` and `deny` are lists of items: only these, none of these. Ids in them that are not in the
+        catalogue can be in no list and are passed over.
+        """
+        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
+        rows = torch.from_numpy(self.users.codes(users))
+        return self._of_users(self.scorer(history), rows, wanted)
+
+    def recommend_for_items(
+        self,
+        lists: Lists,
+        k: int = 10,
+        *,
+        include_seen: bool = False,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+    ) -> pl.DataFrame:
+        """The k best items for new users, each known by a list of items, the last the latest.
+
+        Rows are list (its number, from 0), rank, item, score (and title).
+        """
+        events = histories_of(lists, self.items, "users")
+        seen = None if include_seen else Neighbours.of(events.by_user, self.n_items)
+        wanted = self._wanted(k, seen, allow, deny)
+        scorer = fold_in.new_users(self.model, self.settings, events)
+        found = self._best(scorer, torch.arange(len(lists)), wanted)
+        return listed({"list": events.user_ids}, {"item": events.item_ids}, found, self.split.train.titles)
+
+    def users_for_new_items(self, lists: Lists, k: int = 10, *, include_seen: bool = False) -> pl.DataFrame:
+        """The k users who would like each new item most, known by the list of users who have had it.
+
+        Rows are list (its number, from 0), rank, user, score.
+        """
+        takers = histories_of(lists, self.users, "items")
+        scorer = fold_in.new_items(self.model, self.settings, takers, self.scorer())
+        seen = None if include_seen else Neighbours.of(takers.by_user, self.n_users)
+        found = exact_best(scorer, torch.arange(len(lists)), self._wanted(k, seen, None, None))
+        return listed({"list": takers.user_ids}, {"user": takers.item_ids}, found)
+
+    def recommend_all(
+        self,
+        path: str | Path,
+        k: int = 10,
+        *,
+        include_seen: bool = False,
+        allow: Ids | None = None,
+        deny: Ids | None = None,
+        history: str = "all",
+        overwrite: bool = False,
+        progress: bool = False,
+    ) -> None:
+        """Writes the k best items of every user to one Parquet file; memory does not grow with the users."""
+        target = Path(path)
+        if target.suffix != ".parquet":
+            raise ConfigError(f"{target} is not a Parquet file; give a name that ends in .parquet")
+        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
+        scorer, everybody = self.scorer(history), torch.arange(self.n_users)
+        schema = self._of_users(scorer, everybody[:0], wanted).schema
+        with progress_bar("recommending", self.n_users, enabled=progress) as advance:
+
+            def frames() -> Iterator[pl.DataFrame]:
+                for rows in torch.split(everybody, _USERS_AT_ONCE):
+                    yield self._of_users(scorer, rows, wanted)
+                    advance(len(rows))
+
+            export.write_frames(target, frames(), schema, overwrite=overwrite)
+
+    # -- score, similar, explain, export ---------------------------------------------------------------------
+
+    def score(self, users: Ids, items: Ids, *, history: str = "all") -> pl.DataFrame:
+        """f of pairs, the first user with the first item and so on: rows of user, item, score (and title)."""
+        rows, columns = self.users.codes(users), self.items.codes(items)
+        if len(rows) != len(columns):
+            raise ConfigError(
+                f"{len(rows)} users and {len(columns)} items make no pairs; give as many of both"
+            )
+        scores = self.scorer(history).score_rows(torch.from_numpy(rows), torch.from_numpy(columns)[:, None])
+        train = self.split.train
+        frame = pl.DataFrame(
+            {
+                "user": train.user_ids.gather(rows),
+                "item": train.item_ids.gather(columns),
+                "score": scores[:, 0].numpy(),
+            }
+        )
+        return titled(frame, columns, train.titles)
+
+    def relation(self, kind: Kind) -> Relation:
+        """What compares items, or users, with each other; its `stated` says so in words."""
+        if kind not in self._relations:
+            self._relations[kind] = relation(self.model, self.scorer(), self.events, kind)
+        return self._relations[kind]
+
+    def similar_items(self, items: Ids, k: int = 10) -> pl.DataFrame:
+        """The k items most like each of these: rows of item, rank, similar, score (and title)."""
+        ids = self.split.train.item_ids
+        found = best_related(self.relation("items"), torch.from_numpy(self.items.codes(items)), k)
+        return listed({"item": ids}, {"similar": ids}, found, self.split.train.titles)
+
+    def similar_users(self, users: Ids, k: int = 10) -> pl.DataFrame:
+        """The k users most like each of these: rows of user, rank, similar, score."""
+        ids = self.split.train.user_ids
+        found = best_related(self.relation("users"), torch.from_numpy(self.users.codes(users)), k)
+        return listed({"user": ids}, {"similar": ids}, found)
+
+    def explain(self, user: Any, items: Ids | None = None, *, k: int = 3, top: int = 5) -> Explanation:
+        """Which of the user's items speak for these items, or for their k best; the `top` of each."""
+        row = int(self.users.codes([user])[0])
+        if not len(self.events.by_user.of(row)):
+            raise DataError(f"user {user!r} has had nothing, so that nothing speaks for anything")
+        if items is None:
+            items = self.recommend([user], k=k)["item"]
+        return self._explained(self.scorer(), self.events, row, items, top)
+
+    def explain_for_items(
+        self, had: Ids, items: Ids | None = None, *, k: int = 3, top: int = 5
+    ) -> Explanation:
+        """The same for a new user, who is known by a list of items."""
+        events = histories_of([had], self.items, "users")
+        scorer = fold_in.new_users(self.model, self.settings, events)
+        if items is None:
+            items = self.recommend_for_items([had], k=k)["item"]
+        return self._explained(scorer, events, 0, items, top)
+
+    def _explained(self, scorer: Scorer, events: Interactions, row: int, items: Ids, top: int) -> Explanation:
+        if top < 1:
+            raise ConfigError(f"top={top} gives no reason; ask for 1 or more")
+        surrogate = surrogate_for(self.model, scorer, events, row, data=self.events)
+        return explained(surrogate, scorer, row, self.items.codes(items), top, self.events)
+
+    def export(self, path: str | Path, *, file_format: str = "parquet", overwrite: bool = False) -> None:
+        """Vectors and vocabularies into a folder: "parquet" or "numpy"."""
+        about = {
+            "model": self.name,
+            "settings": self.settings.model_dump(mode="json"),
+            "seed": self.seed,
+            "similarity": export.similarity_name(self.scorer()),
+            "history": "all",
+        }
+        export.export_vectors(
+            Path(path),
+            self.model,
+            self.scorer(),
+            self.split.train,
+            about,
+            file_format=file_format,
+            overwrite=overwrite,
+        )
+
+    # -- ids and frames --------------------------------------------------------------------------------------
+
+    def _wanted(self, k: int, seen: Neighbours | None, allow: Ids | None, deny: Ids | None) -> Wanted:
+        if k < 1:
+            raise ConfigError(f"k={k} recommends nothing; ask for 1 or more")
+        if allow is None and deny is None:
+            return Wanted(k, seen, None)
+        allowed = torch.full((self.n_items,), allow is None)
+        if allow is not None:
+            known = self.items.known(allow)
+            if not len(known):
+                raise DataError("none of the allowed items is in the catalogue, so that nothing is left")
+            allowed[torch.from_numpy(known)] = True
+        if deny is not None:
+            allowed[torch.from_numpy(self.items.known(deny))] = False
+        return Wanted(k, seen, allowed)
+
+    def _best(self, scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
+        index = self.index
+        if index is None or not isinstance(scorer, VectorScorer):
+            return exact_best(scorer, rows, wanted)
+        return index.best(scorer, rows, wanted)
+
+    def _of_users(self, scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> pl.DataFrame:
+        train = self.split.train
+        found = self._best(scorer, rows, wanted)
+        return listed({"user": train.user_ids}, {"item": train.item_ids}, found, train.titles)
+
+    def __repr__(self) -> str:
+        return f"Recommender({self.name}, seed {self.seed}, {self.split!r})"
+
+
+def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender:
+    """Opens the folder of a run with its best weights.
+
+    With more items than `index_above` recommendations go through an approximate index (`candidates`).
+    """
+    run = RunFolder.open(path)
+    if not run.best.exists():
+        raise RunError(
+            f"{run.path} has no trained weights yet; finish it with: hdccf train --resume {run.path}"
+        )
+    split = run.split()
+    entry = entry_named(run.model)
+    model = entry.build(run.settings, split.train, torch.Generator().manual_seed(run.seed))
+    tensors, _ = checkpoint.load(run.best)
+    checkpoint.fill(model, tensors, run.best)
+    return Recommender(
+        model,
+        run.settings,
+        split,
+        seed=run.seed,
+        path=run.path,
+        config=run.config,
+        index_above=index_above,
+    )

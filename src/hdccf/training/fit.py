@@ -1,0 +1,226 @@
+"""`fit` and `resume`: from a split and settings to a trained model, in this process."""
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hdccf import checkpoint
+from hdccf.config import Settings, TrainingSettings
+from hdccf.console import note
+from hdccf.data.split import Split
+from hdccf.errors import ConfigError, EvaluationError
+from hdccf.evaluation.metrics import check_names
+from hdccf.evaluation.ranking import Ranker, check_protocols
+from hdccf.files import write_json
+from hdccf.models import entry_named, name_of
+from hdccf.models.base import Model, Solved
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.rng import generator_for
+from hdccf.training.devices import device_named
+from hdccf.training.loop import Diagnosis, Judge, Loop, StopTraining, Watch
+from hdccf.training.profiling import Stopwatch, no_clock, table
+from hdccf.training.state import Standing
+from hdccf.training.store import InFolder, Nowhere
+from hdccf.training.telemetry import open_tensorboard
+from hdccf.training.warm_start import start_from
+
+__all__ = ["Diagnosis", "StopTraining", "Watch", "fit", "parse_metric", "resume"]
+
+
+def fit(
+    split: Split,
+    settings: Settings,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    options: FitOptions | None = None,
+    progress: bool = False,
+    about: dict[str, Any] | None = None,
+    diagnosis: Diagnosis | None = None,
+    on_evaluation: Watch | None = None,
+    init_from: str | Path | None = None,
+) -> Recommender:
+    """Trains a model on `split.train`, chooses its epoch on `split.validation`, and gives it back.
+
+    With `out` everything is kept in that folder, and training that was stopped goes on with `resume(out)`.
+    With `init_from` it starts from that run's weights, for all users and items that the run has known.
+    """
+    if not isinstance(split, Split):
+        raise ConfigError(
+            "fit takes a split; make one with hdccf.leave_one_out(data) or another split function"
+        )
+    options = options or FitOptions()
+    # Bits repeat for the same number of threads, so a run remembers how many there were.
+    options = replace(options, threads=options.threads or torch.get_num_threads())
+    # What cannot be trained is refused before there is a folder of it.
+    training = _Training(split, settings, seed, options, progress, diagnosis, on_evaluation)
+    about = about or {}
+    if init_from is not None:
+        about = {**about, "init_from": training.start_from(init_from)}
+    run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about)
+    return training.run(run)
+
+
+def resume(
+    path: str | Path,
+    *,
+    progress: bool = False,
+    diagnosis: Diagnosis | None = None,
+    on_evaluation: Watch | None = None,
+) -> Recommender:
+    """Goes on with a run from its last checkpoint; ends as it would have ended undisturbed."""
+    run = RunFolder.open(path)
+    training = _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis, on_evaluation)
+    # The first checkpoint has what a run started from; only one that was stopped before it asks again.
+    source = run.config["data"].get("init_from")
+    if source is not None and not run.checkpoint.exists():
+        training.start_from(source["run"])
+    return training.run(run)
+
+
+class _Training:
+    """One training of one model: the parts, and what becomes of them."""
+
+    def __init__(
+        self,
+        split: Split,
+        settings: Settings,
+        seed: int,
+        options: FitOptions,
+        progress: bool,
+        diagnosis: Diagnosis | None,
+        on_evaluation: Watch | None = None,
+    ) -> None:
+        self.split, self.settings, self.seed, self.on_evaluation = split, settings, seed, on_evaluation
+        self.progress, self.options, self.diagnosis = progress, options, diagnosis
+        self.run_folder: RunFolder | None = None
+        if isinstance(settings, TrainingSettings):
+            parse_metric(settings.validation_metric)
+        self.device = device_named(options.device)
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        build = entry_named(name_of(settings)).build
+        self.model = build(settings, split.train, generator_for(seed, "initial values"))
+        if isinstance(self.model, torch.nn.Module):
+            self.model.to(self.device)
+        self.standing, self.warm = Standing(), False
+        self.best: dict[str, Tensor] = {}
+
+    def run(self, folder: RunFolder | None) -> Recommender:
+        self.run_folder = folder
+        if self.model.groups:
+            self._train()
+        elif isinstance(self.model, Solved) and not (folder is not None and folder.best.exists()):
+            self._solve(self.model)
+        self._keep_best()
+        # One that was solved before has its own result already, with the seconds that it took.
+        if folder is not None and (self.model.groups or not folder.result.exists()):
+            with checkpoint.explained(folder.result):
+                write_json(folder.result, result_of(self.standing, len(self.split.validation) > 0))
+        config = self.run_folder.config if self.run_folder else {}
+        path = self.run_folder.path if self.run_folder else None
+        return Recommender(
+            self.model,
+            self.settings,
+            self.split,
+            seed=self.seed,
+            seconds=self.standing.seconds,
+            path=path,
+            config=config,
+        )
+
+    def start_from(self, source: str | Path) -> dict[str, Any]:
+        self.warm = True
+        found = start_from(self.model, name_of(self.settings), self.split.train, source)
+        if self.progress:
+            note(
+                f"starting from {found['run']}: {found['users']:,} users and {found['items']:,} items known, "
+                f"{found['new_users']:,} and {found['new_items']:,} new"
+            )
+        return found
+
+    def _solve(self, model: Solved) -> None:
+        started = time.monotonic()
+        model.solve(generator_for(self.seed, "solution"), self.progress)
+        self.standing.seconds = time.monotonic() - started
+
+    def _train(self) -> None:
+        watch = Stopwatch() if self.options.profile else None
+        folder = self.run_folder
+        loop = Loop(
+            self.model,
+            self.settings,
+            judge_by(self.split, self.settings),
+            Nowhere() if folder is None else InFolder(folder),
+            seed=self.seed,
+            options=self.options,
+            device=self.device,
+            clock=watch or no_clock,
+            progress=self.progress,
+            diagnosis=self.diagnosis,
+            on_evaluation=self.on_evaluation,
+        )
+        loop.run(
+            open_tensorboard(folder.path if folder and self.options.tensorboard else None), warm=self.warm
+        )
+        self.standing, self.best = loop.standing, loop.best
+        if watch is not None:
+            self._tell_where_the_time_went(watch.report())
+
+    def _keep_best(self) -> None:
+        """Leaves the model with its best weights, and a run with a file of them."""
+        folder = self.run_folder
+        if not self.best and folder is not None and folder.best.exists():
+            self.best, _ = checkpoint.load(folder.best, self.device)
+            checkpoint.fill(self.model, self.best, folder.best)
+        if not self.best:
+            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            if folder is not None:
+                checkpoint.save(folder.best, self.best, {"epoch": self.standing.best_epoch})
+        self.model.load_state_dict(self.best)
+
+    def _tell_where_the_time_went(self, report: dict[str, Any]) -> None:
+        if self.run_folder is not None:
+            with checkpoint.explained(self.run_folder.profile):
+                write_json(self.run_folder.profile, report)
+        if self.progress:
+            note(table(report))
+
+
+def judge_by(split: Split, settings: Settings) -> Judge:
+    """The settings' validation metric on the validation part of a split, which may be empty."""
+    ranker = Ranker(split, "validation") if len(split.validation) else None
+
+    def judge(model: Model) -> dict[str, float]:
+        if ranker is None or not isinstance(settings, TrainingSettings):
+            return {}
+        protocol, name = parse_metric(settings.validation_metric)
+        measured = ranker.measure(model.scorer(), (name,), (protocol,))
+        return {settings.validation_metric: measured[protocol][name]}
+
+    return judge
+
+
+def result_of(standing: Standing, judged: bool) -> dict[str, Any]:
+    """What result.json says of a training that has ended."""
+    value = standing.best_value if judged and math.isfinite(standing.best_value) else None
+    return {"best_epoch": standing.best_epoch, "best_value": value, "seconds": round(standing.seconds, 3)}
+
+
+def parse_metric(metric: str) -> tuple[str, str]:
+    """Protocol and name of a `validation_metric`, before an epoch is spent on it."""
+    protocol, colon, name = metric.partition(":")
+    if not colon:
+        raise ConfigError(f"validation_metric={metric!r} names no protocol; write it like sampled:ndcg@10")
+    try:
+        check_protocols((protocol,))
+        check_names((name,))
+    except EvaluationError as cause:
+        raise ConfigError(f"validation_metric={metric!r} is not possible: {cause}") from cause
+    return protocol, name
