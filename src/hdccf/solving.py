@@ -24,7 +24,7 @@ from hdccf.similarity import Cosine, Dot, Similarity, Vectors, unit
 from hdccf.slopes import SoftmaxSlopes
 
 STEPS = 20
-"""Steps of Adam; more of them rank no better (decision 090)."""
+"""Steps of Adam; more of them rank no better (decision 20)."""
 STEP_SIZE = 0.2
 """The first step, in typical entries of a vector; it falls to nothing along a cosine."""
 COLUMNS = 4096
