@@ -44,7 +44,8 @@ class Row:
 
 FREE, RECENCY = PRESETS["time-blind"], PRESETS["recency"]
 ATTENTION, SPECTRAL = PRESETS["attention"], PRESETS["spectral"]
-# The preset before it looked 200 items back (decision 09); as it is now it has its row in `hdccf reproduce table`, time-aware.
+# The preset before it looked 200 items back (decision 09); as it is now it has its row in
+# `hdccf reproduce table`, time-aware.
 SHORT = {**ATTENTION, "history_length": 50, "ahead": 1, "block_users": 64, "evaluate_every": 2}
 # Both sides, as in Eq. 14, and a size at which the modulation is affordable on two cores.
 BOTH = {**FREE, "embedding_dim": 32, "temperature": 0.2, "user_side": 0.3, "epochs": 100, "patience": 6}
