@@ -35,11 +35,11 @@ METRICS = TASK.metrics
 PUBLISHED = {"bpr": (0.1627, 0.1378), "enmf": (0.1523, 0.1315), "lightgcn": (0.1820, 0.1547)}
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
-    # The leaderboard's BPR has fifty negatives a positive; with one it ends far below (decision 081).
+    # The leaderboard's BPR has fifty negatives a positive; with one it ends far below (decision 17).
     "bpr": [
         {"learning_rate": 3e-3, "negatives": 16, "l2": 5e-4},
         {"learning_rate": 3e-3, "negatives": 50, "l2": 2e-4},
-        # From the spectrum it is in four epochs where it otherwise is in sixty (decision 170).
+        # From the spectrum it is in four epochs where it otherwise is in sixty (decision 10).
         {"start": "spectral", "init_std": 0.25, "learning_rate": 1e-3, "negatives": 16, "l2": 5e-4},
     ],
     "enmf": [{"negative_weight": 0.02}],
@@ -151,7 +151,7 @@ def _table() -> str:
         "# Gowalla's public split",
         "",
         "`python benchmarks/gowalla.py`; each training is a line of `gowalla.jsonl`. Dimension 64, full",
-        "ranking, settings and epoch chosen on validation (decisions 081, 128, 170), trained again with",
+        "ranking, settings and epoch chosen on validation (decisions 10 and 17), trained again with",
         "it and tested. Every test has its row; one of BPR with one negative came before them (081). Seconds",
         "are processor time where the line's `clock` says so, otherwise wall-clock beside other work.",
         "",

@@ -5,7 +5,7 @@
 Every finished run is a line of results/learning.jsonl, and a line that is there is not run again, so the
 command goes on where it was stopped. results/learning.md is written from the lines. Settings are fixed here;
 the epoch is the one that validation chose. ML-1M's test figures were seen while its settings were explored,
-and `time-blind` was changed after one (decision 004).
+and `time-blind` was changed after one (decision 08).
 """
 
 import argparse
@@ -44,7 +44,8 @@ class Row:
 
 FREE, RECENCY = PRESETS["time-blind"], PRESETS["recency"]
 ATTENTION, SPECTRAL = PRESETS["attention"], PRESETS["spectral"]
-# The preset until decision 180; as it is now it has its row in `hdccf reproduce table`, time-aware.
+# The preset before it looked 200 items back (decision 09); as it is now it has its row in
+# `hdccf reproduce table`, time-aware.
 SHORT = {**ATTENTION, "history_length": 50, "ahead": 1, "block_users": 64, "evaluate_every": 2}
 # Both sides, as in Eq. 14, and a size at which the modulation is affordable on two cores.
 BOTH = {**FREE, "embedding_dim": 32, "temperature": 0.2, "user_side": 0.3, "epochs": 100, "patience": 6}
@@ -171,7 +172,7 @@ def _tables() -> str:
     text += [
         "Mean ± deviation over seeds, on the test part, at the epoch that validation chose. ML-1M's test"
     ]
-    text += ["was seen while settings were explored; `time-blind` was changed after it (decision 004).", ""]
+    text += ["was seen while settings were explored; `time-blind` was changed after it (decision 08).", ""]
     for study, rows in groups.items():
         names = list(next(iter(rows.values()))[0]["values"])
         text += [f"## {study}", "", "| | seeds | " + " | ".join(names) + " | seconds |"]

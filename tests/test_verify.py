@@ -15,9 +15,9 @@ from hdccf import cli, losses
 from hdccf.data import datasets, sampling
 from hdccf.data.graph import Neighbours
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.losses import negatives as contrast
+from hdccf.losses.contrastive import negatives as contrast
 from hdccf.losses.negatives import Against, Contrast, Side
-from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.models.hdccf.model import scores as hdccf_scores
 from hdccf.verify import Finding, Report, propositions, verify
 from hdccf.verify.bound import check_bound
 from hdccf.verify.convergence import CORRECTED, ESTIMATORS, UNIFORM, check_loss

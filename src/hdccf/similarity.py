@@ -272,7 +272,7 @@ class _Unit(torch.autograd.Function):
     """y = x / max(‖x‖, ε), and dx = (dy − y (y·dy)) / max(‖x‖, ε).
 
     Step by step, as `functional.normalize` does it, the gradient passes over its numbers three times as often
-    (decision 110).
+    (decision 25).
     """
 
     @staticmethod

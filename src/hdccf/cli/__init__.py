@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     An error that nobody foresaw is a bug of ours: exit code 1, and the line says so.
     """
     # Before torch is loaded: its threads would otherwise spin while they wait, and take the processor from
-    # the one they wait for wherever something else runs beside (decision 005).
+    # the one they wait for wherever something else runs beside (decision 25).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = sys.argv[1:] if arguments is None else arguments
     # Also after the command: who adds --debug to a line that failed adds it at the end.

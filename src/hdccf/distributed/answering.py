@@ -24,8 +24,7 @@ from hdccf.distributed.judging import slice_of
 from hdccf.distributed.store import Store, Stretch, write_store
 from hdccf.errors import ConfigError, RunError
 from hdccf.models import entry_named
-from hdccf.recommend import export
-from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.recommender import Recommender, export
 from hdccf.recommend.run_folder import Cluster, RunFolder
 
 _STRETCHES_A_WORKER = 4

@@ -103,7 +103,7 @@ def _work(
 
 
 def _warmup(question: Question) -> int:
-    """Epochs in which no trial is pruned: a third of all, at least two evaluations (decision 096)."""
+    """Epochs in which no trial is pruned: a third of all, at least two evaluations (decision 19)."""
     if not issubclass(question.settings, TrainingSettings):
         return 0
     fields = question.settings.model_fields
@@ -157,7 +157,7 @@ class _Watch:
 
     @property
     def seconds(self) -> float:
-        """Of the processor, a thread: what else the machine does takes nothing from it (decision 099)."""
+        """Of the processor, a thread: what else the machine does takes nothing from it (decision 19)."""
         return round((time.process_time() - self._started) / torch.get_num_threads(), 3)
 
     def __call__(self, record: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ from hdccf.kernels.pairwise_compiled import Panels, can_compile
 from hdccf.kernels.threads import share
 
 TILE_NUMBERS = 1 << 19
-"""Numbers in a tile, two megabytes in float32. 2¹⁷ to 2²⁰ are alike, see decisions 046 and 060."""
+"""Numbers in a tile, two megabytes in float32. 2¹⁷ to 2²⁰ are alike, see decision 25."""
 
 TILE_COLUMNS = 512
 """Columns in a tile at most: long enough to stream, short enough that several rows share one product."""

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 WORTH_NAMING = 2
-"""Rows of a table for each that is looked up, from which naming them is faster (decision 165)."""
+"""Rows of a table for each that is looked up, from which naming them is faster (decision 25)."""
 
 LEAST_NUMBERS = 1 << 16
 """In a table; below that the compiled loops save less in a training than loading them takes."""

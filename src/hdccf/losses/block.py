@@ -74,7 +74,7 @@ class _BlockContrast(torch.autograd.Function):
     """log(1 + w_i·F_items/e^{s/τ} + w_u·F_users/e^{s/τ}) of the positives, its gradient written out.
 
     The gradient of the scores is one pass over the terms, to which what the positives get is added; piece by
-    piece it would be two more matrices, one of them mostly zeros (decision 135).
+    piece it would be two more matrices, one of them mostly zeros (decision 25).
     """
 
     @staticmethod

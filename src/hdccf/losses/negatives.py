@@ -16,7 +16,7 @@ from hdccf import losses
 from hdccf.data.parts import part_of
 from hdccf.data.pools import Pool
 from hdccf.data.sampling import Block, Negatives
-from hdccf.losses import block as block_losses
+from hdccf.losses.contrastive import block as block_losses
 from hdccf.parallel import ALONE, Team
 
 Omega = Float[Tensor, " _n"] | float

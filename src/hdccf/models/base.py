@@ -63,7 +63,7 @@ class Model(Protocol):
 
 @runtime_checkable
 class SmallSteps(Protocol):
-    """A model whose steps can be too small to be shared among threads (decision 127)."""
+    """A model whose steps can be too small to be shared among threads (decision 25)."""
 
     @property
     def numbers_a_step(self) -> int | None:

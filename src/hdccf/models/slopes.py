@@ -1,7 +1,7 @@
 """The gradient of a softmax over products, written out, for when there is one row and every call counts.
 
 A row's step is a few products of a vector with the catalogue. Recorded and differentiated by torch most of
-its time goes into the recording; written out a new user is solved for several times sooner (decision 090).
+its time goes into the recording; written out a new user is solved for several times sooner (decision 20).
 """
 
 from dataclasses import dataclass

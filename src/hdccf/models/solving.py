@@ -17,7 +17,7 @@ from hdccf import losses
 from hdccf.data.columns_of_blocks import draw_columns
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.losses import block as block_losses
+from hdccf.losses.contrastive import block as block_losses
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, cross_entropy_loss, pairwise_loss
@@ -25,7 +25,7 @@ from hdccf.models.slopes import SoftmaxSlopes
 from hdccf.similarity import Cosine, Dot, Similarity, Vectors, unit
 
 STEPS = 20
-"""Steps of Adam; more of them rank no better (decision 090)."""
+"""Steps of Adam; more of them rank no better (decision 20)."""
 STEP_SIZE = 0.2
 """The first step, in typical entries of a vector; it falls to nothing along a cosine."""
 COLUMNS = 4096

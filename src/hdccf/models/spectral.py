@@ -4,7 +4,7 @@ With X the matrix of who had what and D its degrees, the leading singular vector
 long as its singular value, already rank items about as well as a fifth of a training does, and cost a tenth
 of a second: a random basis is multiplied by the sparse matrix a few times (Halko et al., 2011). With the
 exponent 0 popular items are all that the first directions say, with ½ nothing of popularity is left
-(decision 170).
+(decision 10).
 """
 
 import math

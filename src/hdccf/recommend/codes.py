@@ -1,13 +1,13 @@
 """Vectors as short codes that are all scanned: what an index proposes from (faiss, the extra `index`).
 
 Trained vectors fill all of their directions, so lists and graphs, which look at some of the items, miss too
-many (decision 175). Four bits for two numbers make an item so short that a million are looked at in less than
+many (decision 22). Four bits for two numbers make an item so short that a million are looked at in less than
 a millisecond: the sixteen products of a pair with a user's fit into a register.
 
 The nearest code is not the best one. A user whose product with an item is large lies in its direction, so an
 error along the item changes that product most, and errors across it hardly: codes are chosen by a sum of
 squares in which the former counts more, as in Guo et al., Accelerating large-scale inference with anisotropic
-vector quantization (ICML 2020). Half as many proposals then have the best (decision 186).
+vector quantization (ICML 2020). Half as many proposals then have the best (decision 22).
 """
 
 import math

@@ -59,7 +59,7 @@ def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Ite
 def _best_of_one(scorer: VectorScorer, rows: Int64[Tensor, " 1"], wanted: Wanted) -> Best:
     """One user asking for themselves is what a service sees most: a product, a slice and NumPy's selection.
 
-    Of a small catalogue most of the time would else be calls around the product (decision 136).
+    Of a small catalogue most of the time would else be calls around the product (decision 22).
     """
     user = int(rows)
     scores = scorer.score_user(user)

@@ -50,9 +50,9 @@ class Moments:
 class FusedAdam(Moments):
     """torch's own fused Adam, one pass over each table instead of a dozen, without its optimizer class.
 
-    The class imports torch's compiler at its first step: seconds of every training (decision 126).
+    The class imports torch's compiler at its first step: seconds of every training (decision 25).
     Where the decay is decoupled it is AdamW. A parameter without a gradient stays. Where a gradient names the
-    rows that have one, the others have zero, and move on by their moments as ever (decision 165).
+    rows that have one, the others have zero, and move on by their moments as ever (decision 25).
     """
 
     def __init__(

@@ -13,7 +13,7 @@ class RowAdam(Moments):
     """What `torch.optim.SparseAdam` does, over gradients that name their rows.
 
     That class imports torch's compiler at its first step, sorts the rows, and makes a sparse tensor of every
-    intermediate result; here a row's moments are read once and written once (decision 171).
+    intermediate result; here a row's moments are read once and written once (decision 25).
     """
 
     @torch.no_grad()

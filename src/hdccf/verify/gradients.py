@@ -12,7 +12,7 @@ from hdccf import losses
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.sampling import InBatch, InBatchSampler, Negatives, UniformSampler
 from hdccf.data.synthetic import synthetic_world
-from hdccf.losses import negatives as contrast
+from hdccf.losses.contrastive import negatives as contrast
 from hdccf.losses.negatives import Against, Contrast, Side
 from hdccf.rng import generator_for
 from hdccf.verify.report import Finding

@@ -14,10 +14,10 @@ from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import InBatch, InBatchSampler, Negatives
 from hdccf.data.synthetic import synthetic_world
-from hdccf.losses import negatives as contrast
+from hdccf.losses.contrastive import negatives as contrast
 from hdccf.losses.negatives import Against
-from hdccf.models.hdccf import scores as hdccf_scores
 from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.model import scores as hdccf_scores
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
 from hdccf.verify.enumeration import PART, check_enumeration, tiny_data

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.data.sampling import Block
-from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.models.hdccf.model import scores as hdccf_scores
 from hdccf.rng import generator_for
 from hdccf.verify.report import Finding
 from hdccf.verify.statistics import Floats, mean_interval

@@ -16,8 +16,8 @@ from torch import Tensor
 from hdccf.data.sampling import Drawn, InBatch
 from hdccf.data.synthetic import World, synthetic_world
 from hdccf.losses.negatives import Contrast, Side
-from hdccf.models.hdccf import scores as hdccf_scores
 from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.model import scores as hdccf_scores
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
 

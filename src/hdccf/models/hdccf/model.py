@@ -173,7 +173,7 @@ class HDCCFModel(nn.Module):
 
     def batches(self, generator: torch.Generator) -> Iterator[Any]:
         batches: Iterator[Batch] = self.sampler.epoch(generator)
-        # A pool's steps take one thread (`numbers_a_step`): another one can draw (decision 188).
+        # A pool's steps take one thread (`numbers_a_step`): another one can draw (decision 06).
         spare = isinstance(self.sampler, PoolSampler) and torch.get_num_threads() > 1
         return drawn_ahead(batches) if spare else batches
 

@@ -19,7 +19,7 @@ _ATTENTION: dict[str, Any] = {
     "patience": 5,
 }
 
-# From the spectrum vectors begin near where they end (decision 170), and should turn slowly.
+# From the spectrum vectors begin near where they end (decision 10), and should turn slowly.
 _SPECTRAL: dict[str, Any] = {"start": "spectral", "init_std": 0.25}
 _ATTENTION_START: dict[str, Any] = {
     "embedding_dim": 64,
@@ -29,7 +29,7 @@ _ATTENTION_START: dict[str, Any] = {
     **_SPECTRAL,
 }
 
-# Without times negative users cost full ranking on ML-1M (decision 004), so they are left out.
+# Without times negative users cost full ranking on ML-1M (decision 08), so they are left out.
 _TIME_BLIND: dict[str, Any] = {
     "user_vector": "free",
     "embedding_dim": 64,
@@ -126,7 +126,7 @@ class HDCCF(BlockSettings):
             "temperature": Real(0.05, 0.5, log=True),
             "user_side": Real(0.0, 0.5),
             "frequency_correction": Real(0.5, 1.0),
-            # Most ω clip most rows at a small τ, and what is clipped learns nothing (decision 096): so none
+            # Most ω clip most rows at a small τ, and what is clipped learns nothing (decision 03): so none
             # is one choice of two, and what it could be goes by orders of magnitude.
             "debiasing": Variant({"off": {"omega_items": 0.0}, "on": {}}),
             "omega_items": Real(1e-5, 1e-2, log=True, when=("debiasing", "on")),
