@@ -35,7 +35,7 @@ from hdccf.experiments.tasks import open_split
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
-from hdccf.parallel import ALONE, Team
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.rng import generator_for
 from hdccf.training.optim import Stepper
 
@@ -48,16 +48,18 @@ SETTINGS: dict[str, Settings] = {
 WARM_UP = 3
 
 
-def steps(settings: Settings, train: Interactions, team: Team) -> Iterator[None]:
+def steps(settings: Settings, train: Interactions, process_group: ProcessGroup) -> Iterator[None]:
     """A step each time that it is asked, as the loop does it."""
     assert isinstance(settings, TrainingSettings)
     model: Any = entry_named(name_of(settings)).build(settings, train, generator_for(0, "initial values"))
-    model.team = team
-    steppers = {name: Stepper(group, settings, team=team) for name, group in model.groups.items()}
+    model.process_group = process_group
+    steppers = {
+        name: Stepper(group, settings, process_group=process_group) for name, group in model.groups.items()
+    }
     epochs: Iterator[Iterator[Any]] = (model.batches(generator_for(0, "epoch")) for _ in repeat(None))
     for batch in chain.from_iterable(epochs):
         for objective in model.objectives(batch, generator_for(0, "step")):
-            team.total(objective.loss.detach().double())
+            process_group.all_reduce(objective.loss.detach().double())
             steppers[objective.group].step(objective.loss)
         yield
 
@@ -75,7 +77,7 @@ def alone(dataset: str, n_steps: dict[str, int], threads: int) -> dict[str, floa
     torch.set_num_threads(threads)
     train = open_split(dataset).train
     return {
-        name: statistics.median(timed(steps(settings, train, ALONE), n_steps[name]))
+        name: statistics.median(timed(steps(settings, train, SINGLE_PROCESS), n_steps[name]))
         for name, settings in SETTINGS.items()
     }
 
@@ -129,16 +131,16 @@ def measure_worker(config: dict[str, Any]) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     facts = torch.zeros(group.size, 4, dtype=torch.float64)
     facts[group.rank] = torch.tensor([began, ready, peak, len(member.split.train)], dtype=torch.float64)
-    return {"models": models, "workers": group.total(facts).tolist(), **wire}
+    return {"models": models, "workers": group.all_reduce(facts).tolist(), **wire}
 
 
 def exchange(group: Any, numbers: int, times: int) -> float:
     """Seconds of adding up so many float32 across workers."""
     table = torch.ones(numbers)
-    group.total(table)
+    group.all_reduce(table)
     began = time.perf_counter()
     for _ in range(times):
-        group.total(table)
+        group.all_reduce(table)
     return (time.perf_counter() - began) / times
 
 

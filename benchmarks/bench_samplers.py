@@ -23,8 +23,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does:
 import torch
 
 import hdccf
-from curves import Judge, Point, our_curve, processor_to, seconds_to
-from hdccf.data.ahead import drawn_ahead
+from curves import Point, Validator, our_curve, processor_to, seconds_to
+from hdccf.data.ahead import prefetch
 from hdccf.experiments.tasks import open_split
 from hdccf.models import entry_named
 from hdccf.models.hdccf.settings import HDCCF
@@ -47,7 +47,7 @@ def settings_of(sampler: str) -> HDCCF:
 def to_quality(
     split: hdccf.Split, samplers: list[str], seconds: float, threads: int, seeds: int, by_processor: bool
 ) -> dict[str, float]:
-    judge, until = Judge(split), processor_to if by_processor else seconds_to
+    judge, until = Validator(split), processor_to if by_processor else seconds_to
     share: dict[str, Any] = {"seconds": seconds, "threads": threads, "by_processor": by_processor}
     curves: dict[str, list[list[Point]]] = {
         name: [our_curve(split, settings_of(name), judge, seed=seed, **share) for seed in range(seeds)]
@@ -85,7 +85,7 @@ def steps(split: hdccf.Split, seconds: float, most: int) -> dict[str, float]:
         overlapped: list[float] = []
         end = time.perf_counter() + seconds
         while time.perf_counter() < end or len(plain) < 2:
-            drawn = model.batches(generator), drawn_ahead(model.batches(generator))
+            drawn = model.batches(generator), prefetch(model.batches(generator))
             for batches, times in zip(drawn, (plain, overlapped), strict=True):
                 times.append(_step_seconds(model, stepper, batches, generator, most))
         ratios[f"ahead_{name}"] = median(b / a for a, b in zip(plain, overlapped, strict=True))

@@ -33,7 +33,7 @@ class Point(NamedTuple):
     """Seconds of all its threads, which other work on the machine lengthens less."""
 
 
-class Judge:
+class Validator:
     """Measures a scorer on the validation part. The same object serves all systems of a comparison."""
 
     def __init__(self, split: hdccf.Split, metric: str = METRIC) -> None:
@@ -48,7 +48,7 @@ class Curve:
     """Collects points and says when there is no more to learn from going on."""
 
     def __init__(
-        self, judge: Judge, seconds: float, enough: float = float("inf"), *, by_processor: bool = False
+        self, judge: Validator, seconds: float, enough: float = float("inf"), *, by_processor: bool = False
     ) -> None:
         self.judge, self.budget, self.enough, self.by_processor = judge, seconds, enough, by_processor
         self.points: list[Point] = []
@@ -85,7 +85,7 @@ class Curve:
 def our_curve(
     split: hdccf.Split,
     settings: TrainingSettings,
-    judge: Judge,
+    judge: Validator,
     *,
     seconds: float,
     enough: float = float("inf"),

@@ -18,7 +18,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import entry_named
-from hdccf.recommend.recommender import fold_in
+from hdccf.recommend import fold_in
 
 PROTOCOLS = ("sampled", "full")
 

@@ -32,7 +32,7 @@ import torch
 from scipy import sparse
 
 import hdccf
-from curves import METRIC, Curve, Judge, Point, our_curve, seconds_to
+from curves import METRIC, Curve, Point, Validator, our_curve, seconds_to
 from hdccf.console import note
 from hdccf.experiments.tasks import open_split
 from hdccf.models.als import ALS
@@ -56,7 +56,7 @@ class Race:
         self.dataset, self.seconds, self.threads = dataset, seconds, threads
         self.by_processor = by_processor
         self.split = open_split(dataset)
-        self.judge = Judge(self.split)
+        self.judge = Validator(self.split)
         kept = json.loads(TARGETS.read_text(encoding="utf-8")) if TARGETS.exists() else {}
         self.targets: dict[str, Any] = kept.get(dataset, {})
         levels = [self.targets[name]["value"] for name in ("bpr", "als") if name in self.targets]

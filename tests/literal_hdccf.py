@@ -175,7 +175,7 @@ class Literal:
             drawn = [part[k].tolist() for part in parts]
             return drawn[0], drawn[1], drawn[2], drawn[3]
         items, users = (
-            side.columns[side.own].tolist() for side in (batch.against_items, batch.against_users)
+            side.columns[side.own].tolist() for side in (batch.item_negatives, batch.user_negatives)
         )
         negatives = (literal.in_batch_negatives(side, k) for side in (items, users))
         return next(negatives), next(negatives), items[k], users[k]

@@ -25,7 +25,7 @@ def assert_equal(measured: Tensor, expected: Tensor | Sequence[float] | Sequence
 
 
 @dataclass
-class Side:
+class NegativeTerm:
     """One side of an in-batch step, as losses want it: distinct columns, weighted."""
 
     columns: list[int]
@@ -44,8 +44,8 @@ class World:
     between_items: Tensor
     observed: set[tuple[int, int]]
     batch: list[tuple[int, int]]
-    users: Side
-    items: Side
+    users: NegativeTerm
+    items: NegativeTerm
     tau: float
     beta: float
 
@@ -90,8 +90,8 @@ def world(seed: int, neighbours: int, beta: float = 0.0, tau: float = 0.3) -> Wo
         between_items=scores(n_items, n_items),
         observed=set(pairs),
         batch=batch,
-        users=Side([], torch.empty(0), users_of),
-        items=Side([], torch.empty(0), items_of),
+        users=NegativeTerm([], torch.empty(0), users_of),
+        items=NegativeTerm([], torch.empty(0), items_of),
         tau=tau,
         beta=beta,
     )

@@ -12,10 +12,10 @@ from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
+from hdccf.recommend import index as index_module
 from hdccf.recommend.codes import Codes, Points
 from hdccf.recommend.index import Index
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.recommender import index as index_module
 from hdccf.recommend.topk import Best, Wanted, best_of_rows, exact_best
 from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Popular, Similarity, Vectors, unit
 from hdccf.training.fit import fit

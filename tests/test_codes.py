@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from hdccf.kernels.codes_numba import encode
+from hdccf.recommend import codes
 from hdccf.recommend.codes import Codes, Points
-from hdccf.recommend.recommender import codes
 
 
 def points(n: int, dim: int, seed: int) -> Points:

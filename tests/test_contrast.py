@@ -12,8 +12,8 @@ from graphs import interactions, random_interactions
 from hdccf.data.columns_of_blocks import draw_columns
 from hdccf.data.graph import Graph
 from hdccf.data.sampling import Block, BlockSampler, InBatchSampler
-from hdccf.losses.negatives import Against, Contrast, in_batch_log_weights
-from small_world import Side, World, assert_equal, table, world
+from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, in_batch_log_weights
+from small_world import NegativeTerm, World, assert_equal, table, world
 
 TAU = 0.3
 
@@ -25,8 +25,10 @@ def _in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def contrast(omega_items: Tensor | float, omega_users: Tensor | float, lowest: float = -1.0) -> Contrast:
-    return Contrast(TAU, 0.7, 1.3, omega_items, omega_users, lowest)
+def contrast(
+    omega_items: Tensor | float, omega_users: Tensor | float, lowest: float = -1.0
+) -> ContrastiveLoss:
+    return ContrastiveLoss(TAU, 0.7, 1.3, omega_items, omega_users, lowest)
 
 
 def some(n: int, low: float, high: float, seed: int = 0) -> Tensor:
@@ -36,13 +38,13 @@ def some(n: int, low: float, high: float, seed: int = 0) -> Tensor:
 # -- in-batch ------------------------------------------------------------------------------------------------
 
 
-def sides(w: World) -> tuple[Tensor, Against, Against]:
+def sides(w: World) -> tuple[Tensor, NegativeSet, NegativeSet]:
     """The targets' scores, the items against them and the users."""
     users, items = (torch.tensor(side) for side in zip(*w.batch, strict=True))
 
-    def against(scores: Tensor, side: Side, targets: Tensor) -> Against:
+    def against(scores: Tensor, side: NegativeTerm, targets: Tensor) -> NegativeSet:
         own = torch.tensor(side.positives)
-        return Against(
+        return NegativeSet(
             scores[:, side.columns],
             side.log_weights,
             w.size,
@@ -62,7 +64,7 @@ def test_each_instance_may_have_omegas_of_its_own(neighbours: int, beta: float) 
         of_items, of_users = some(len(target), 0.0, 0.1, 1), some(len(target), 0.0, 0.1, 2)
         of_items[3] = 0.0  # a vector may hold a zero: that row is as it was, and never clipped
         made = contrast(of_items, of_users)
-        loss = made.loss(target, made.side(items, target, of_items), made.side(users, target, of_users))
+        loss = made.loss(target, made.term(items, target, of_items), made.term(users, target, of_users))
         expected = [
             literal.debiased_contrastive(
                 table(w.f),
@@ -91,8 +93,8 @@ def test_a_side_that_is_left_out_or_empty_adds_nothing() -> None:
     w = world(0, 2, tau=TAU)
     target, items, users = sides(w)
     made = contrast(0.05, 0.05)
-    left, right = made.side(items, target, 0.05), made.side(users, target, 0.05)
-    alone = Contrast(TAU, 0.7, 0.0, 0.05, 0.05, -1.0)
+    left, right = made.term(items, target, 0.05), made.term(users, target, 0.05)
+    alone = ContrastiveLoss(TAU, 0.7, 0.0, 0.05, 0.05, -1.0)
     assert_equal(made.loss(target, left, None), alone.loss(target, left, right))
     assert made.loss(target, None, None).eq(0).all()
     assert left.log_score[0].isneginf()
@@ -109,7 +111,7 @@ def test_in_batch_weights_are_counts_times_frequencies_without_own_and_observed(
     sampler = InBatchSampler(graph, torch.ones(graph.n_pairs), 6, neighbours)
     frequency = graph.users_of.degrees.double()
     for batch in sampler.epoch(torch.Generator().manual_seed(0)):
-        side = batch.against_items
+        side = batch.item_negatives
         log_frequency = -beta * frequency[side.columns].log()
         measured = in_batch_log_weights(side, log_frequency, mask_observed=masked).exp()
         drawn = side.columns[side.own].tolist()

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from graphs import random_interactions
 from hdccf.losses.diagnostics import describe_negatives, false_negative_rates
-from hdccf.losses.negatives import Against
+from hdccf.losses.negatives import NegativeSet
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.training.false_negatives import true_false_negatives
+from hdccf.training.false_negatives import false_negative_rate
 
 TAU = 0.4
 
 
-def against(seed: int = 0) -> Against:
+def against(seed: int = 0) -> NegativeSet:
     """Six rows of seven negatives; the first row is all masked, the second has one left."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(6, 7, generator=generator, dtype=torch.float64) * 2 - 1
@@ -24,10 +24,10 @@ def against(seed: int = 0) -> Against:
     masked = torch.rand(6, 7, generator=generator) < 0.3
     masked[0], masked[1], masked[1, 4] = True, True, False
     none = scores.new_zeros(6, 0)
-    return Against(scores, log_weights.masked_fill(masked, -math.inf), None, none, none.bool())
+    return NegativeSet(scores, log_weights.masked_fill(masked, -math.inf), None, none, none.bool())
 
 
-def terms_of(given: Against) -> list[list[float]]:
+def terms_of(given: NegativeSet) -> list[list[float]]:
     return ((given.scores / TAU).exp() * given.log_weights.exp()).tolist()
 
 
@@ -102,7 +102,7 @@ def test_every_kind_of_batch_can_be_diagnosed(sampler: str) -> None:
         assert report["masked"] == pytest.approx(density)
 
 
-def test_true_false_negatives_are_those_of_the_world() -> None:
+def test_false_negative_rate_are_those_of_the_world() -> None:
     from hdccf.data.prepare import leave_one_out
     from hdccf.data.synthetic import synthetic_world
 
@@ -112,7 +112,7 @@ def test_true_false_negatives_are_those_of_the_world() -> None:
     settings = HDCCF(user_vector="free", embedding_dim=4, block_users=50)
     model = HDCCFModel(settings, train, torch.Generator().manual_seed(0))
     batch = next(iter(model.batches(torch.Generator().manual_seed(0))))
-    found = true_false_negatives(world, train)(model, batch)
+    found = false_negative_rate(world, train)(model, batch)
     wrong = total = 0
     for user in batch.users.tolist():
         likes = world.liked([users[user]], items)[0]

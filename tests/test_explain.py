@@ -10,7 +10,8 @@ from hdccf.config import Settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError
 from hdccf.models import MODELS
-from hdccf.recommend.recommender import Recommender, explain
+from hdccf.recommend import explain
+from hdccf.recommend.recommender import Recommender
 from hdccf.training.fit import fit
 from training import quick
 

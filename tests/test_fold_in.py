@@ -21,7 +21,8 @@ from hdccf.models.base import VectorScorer
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
 from hdccf.models.solving import ContrastiveRows, Frozen, PairRows, Scored, by_torch, solve
-from hdccf.recommend.recommender import Recommender, fold_in
+from hdccf.recommend import fold_in
+from hdccf.recommend.recommender import Recommender
 from hdccf.similarity import Cosine, Dot, Similarity, Vectors
 from hdccf.training.fit import fit
 from small_world import assert_equal

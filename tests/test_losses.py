@@ -8,7 +8,7 @@ from torch import Tensor
 
 import literal
 from hdccf import losses
-from hdccf.losses.contrastive import block as block_losses
+from hdccf.losses import block as block_losses
 from small_world import World, assert_equal, block, table, world
 
 

@@ -8,7 +8,7 @@ from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from hdccf import losses
-from hdccf.losses.contrastive import block as block_losses
+from hdccf.losses import block as block_losses
 from small_world import block
 
 

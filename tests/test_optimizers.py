@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from hdccf.config import TrainingSettings
 from hdccf.kernels import sparse_gradients as row_gradients
-from hdccf.parallel import Alone
+from hdccf.parallel import SingleProcess
 from hdccf.training import adam, row_adam
 from hdccf.training.optim import OPTIMIZERS, Stepper
 from hdccf.training.row_adam import RowAdam
@@ -163,7 +163,7 @@ def test_a_smaller_share_is_a_smaller_learning_rate(name: str, sparse: bool) -> 
     schedules = [torch.optim.lr_scheduler.LambdaLR(kind, lambda step: shares[step % 5]) for kind in kinds]
     stepper = Stepper(mine, settings)
     for step, share in enumerate(shares):
-        stepper.shrink_to(share)
+        stepper.set_lr_factor(share)
         stepper.step(loss_of(mine[0], mine[1], step, sparse=sparse))
         for kind in kinds:
             kind.zero_grad()
@@ -242,14 +242,14 @@ def test_a_team_shares_whole_gradients_unless_only_rows_are_to_move(sparse: bool
     """One member may find naming rows worth it where another does not."""
     seen = []
 
-    class Two(Alone):
+    class Two(SingleProcess):
         size = 2
 
-        def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
             seen.append(parameters[0].grad.layout)  # type: ignore[union-attr]
 
     mine = parameters()
-    adam_steps(1, mine, Stepper(mine, TrainingSettings(sparse_updates=sparse), team=Two()))
+    adam_steps(1, mine, Stepper(mine, TrainingSettings(sparse_updates=sparse), process_group=Two()))
     assert seen == [torch.sparse_coo if sparse else torch.strided]
 
 

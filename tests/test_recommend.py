@@ -14,8 +14,8 @@ from hdccf.data.prepare import leave_one_out
 from hdccf.data.split import PARTS, Split
 from hdccf.errors import ConfigError, DataError, HdccfError, RunError
 from hdccf.models.reference import MostPopular
+from hdccf.recommend import topk as candidates
 from hdccf.recommend.recommender import Recommender, load_run
-from hdccf.recommend.recommender import topk as candidates
 from hdccf.training.fit import fit
 from training import quick
 

@@ -88,7 +88,7 @@ def test_a_cut_in_an_evaluation_or_in_a_write_is_as_good_as_any(
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    for number, function in enumerate(("log", "forget_after")):
+    for number, function in enumerate(("log", "truncate_log")):
         out = tmp_path / str(number)
         with monkeypatch.context() as patched:
             patched.setattr(RunFolder, function, die)

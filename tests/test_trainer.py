@@ -31,7 +31,7 @@ from hdccf.training.display import TrainingDisplay
 from hdccf.training.fit import StopTraining, fit, resume
 from hdccf.training.interrupts import Interruptible
 from hdccf.training.optim import Stepper
-from hdccf.training.state import Standing
+from hdccf.training.state import TrainingState
 from training import KINDS, quick
 
 METRIC = "sampled:ndcg@10"
@@ -113,7 +113,7 @@ def test_steps_stay_as_large_or_shrink_along_half_a_cosine(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[float] = []
-    monkeypatch.setattr(Stepper, "shrink_to", lambda stepper, share: shares.append(share))
+    monkeypatch.setattr(Stepper, "set_lr_factor", lambda stepper, share: shares.append(share))
     fit(small_split(), quick(kind, epochs=3, patience=10))
     n = len(shares)
     assert n > 3
@@ -403,8 +403,8 @@ def test_a_diagnosis_of_ones_own_is_logged(tmp_path: Path) -> None:
 
 
 def test_a_standing_comes_back_from_json_as_it_was() -> None:
-    for standing in (Standing(), Standing(3, 2, {"loss": 0.1 + 0.2}, 0.3, 2, 1, 4.5, True)):
-        assert Standing.from_json(json.loads(json.dumps(standing.to_json(), allow_nan=False))) == standing
+    for state in (TrainingState(), TrainingState(3, 2, {"loss": 0.1 + 0.2}, 0.3, 2, 1, 4.5, True)):
+        assert TrainingState.from_json(json.loads(json.dumps(state.to_json(), allow_nan=False))) == state
 
 
 def test_who_watches_hears_every_evaluation_as_it_is_logged(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from hdccf import cli, losses
 from hdccf.data import datasets, sampling
 from hdccf.data.graph import Neighbours
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.losses.contrastive import negatives as contrast
-from hdccf.losses.negatives import Against, Contrast, Side
-from hdccf.models.hdccf.model import scores as hdccf_scores
+from hdccf.losses import negatives as contrast
+from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
+from hdccf.models.hdccf import scores as hdccf_scores
 from hdccf.verify import Finding, Report, propositions, verify
 from hdccf.verify.bound import check_bound
 from hdccf.verify.convergence import CORRECTED, ESTIMATORS, UNIFORM, check_loss
@@ -95,12 +95,12 @@ def temperature_doubled(patch: pytest.MonkeyPatch) -> None:
 
 
 def target_counted_twice(patch: pytest.MonkeyPatch) -> None:
-    real = Contrast.side
+    real = ContrastiveLoss.term
 
-    def side(self: Contrast, against: Against, target: Tensor, omega: Any) -> Side:
+    def term(self: ContrastiveLoss, against: NegativeSet, target: Tensor, omega: Any) -> NegativeTerm:
         return real(self, against._replace(valid=torch.ones_like(against.valid)), target, omega)
 
-    patch.setattr(Contrast, "side", side)
+    patch.setattr(ContrastiveLoss, "term", term)
 
 
 def _weights_from(

@@ -87,7 +87,7 @@ def assert_same_runs(first: Path, second: Path) -> None:
     assert tensors.keys() == others.keys()
     assert [name for name in tensors if not tensors[name].equal(others[name])] == []
     for found in (facts, other_facts):
-        del found["standing"]["seconds"]
+        del found["state"]["seconds"]
     assert facts == other_facts
     lines, other_lines = (RunFolder.open(path).metrics() for path in (first, second))
     for record in (*lines, *other_lines):

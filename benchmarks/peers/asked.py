@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from curves import Judge
+from curves import Validator
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from peers.environments import python_with
@@ -95,7 +95,7 @@ class Cornac(Asked):
 class RecBole(Asked):
     """RecBole's models, an epoch at a time, with the scores that the judge will look at."""
 
-    def __init__(self, split: Split, judge: Judge, folder: Path, threads: int) -> None:
+    def __init__(self, split: Split, judge: Validator, folder: Path, threads: int) -> None:
         write_pairs(split.train, folder / "pairs")
         self.asked_for = Recorder(split.n_users, split.n_items)
         judge(self.asked_for)

@@ -1,8 +1,8 @@
-"""Who computes a step together. One process is a team of one, and then none of this does anything.
+"""Who computes a step together. One process is a process group of one, and then none of this does anything.
 
 Every member has all parameters, sees the same batch and has the same generator. Of a batch's rows each takes
 a stretch, and computes its *share* of every loss: the shares of all add up to the loss of the whole batch.
-What needs the others' rows as well, as a column's sum does, goes through the team, with gradients.
+What needs the others' rows as well, as a column's sum does, goes through the process group, with gradients.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 @runtime_checkable
-class Team(Protocol):
+class ProcessGroup(Protocol):
     """What a step asks of those who compute it together; all members ask the same, in the same order."""
 
     @property
@@ -30,21 +30,21 @@ class Team(Protocol):
         """log Σ e^own over the members, element by element, with gradients; −inf adds nothing."""
         ...
 
-    def gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
+    def all_gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
         """The n rows of which each member has those that `rows` says, with gradients."""
         ...
 
-    def total(self, own: Tensor) -> Tensor:
+    def all_reduce(self, own: Tensor) -> Tensor:
         """The sum over the members, element by element, without gradients."""
         ...
 
-    def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Adds up the members' gradients: all have then the gradient of the whole batch's loss."""
         ...
 
 
-class Alone:
-    """A team of one."""
+class SingleProcess:
+    """A process group of one."""
 
     rank = 0
     size = 1
@@ -55,14 +55,14 @@ class Alone:
     def log_sum_exp(self, own: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
         return own
 
-    def gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
+    def all_gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
         return own
 
-    def total(self, own: Tensor) -> Tensor:
+    def all_reduce(self, own: Tensor) -> Tensor:
         return own
 
-    def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         pass
 
 
-ALONE: Team = Alone()
+SINGLE_PROCESS: ProcessGroup = SingleProcess()

@@ -284,7 +284,7 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(context: Any, *upstream: Tensor) -> Tensor:
-        return slope_of_unit(*upstream, *context.saved_tensors)
+        return unit_gradient(*upstream, *context.saved_tensors)
 
 
 def unit_and_lengths(x: Float[Tensor, "*n d"]) -> tuple[Float[Tensor, "*n d"], Float[Tensor, "*n 1"]]:
@@ -293,7 +293,7 @@ def unit_and_lengths(x: Float[Tensor, "*n d"]) -> tuple[Float[Tensor, "*n d"], F
     return x / lengths, lengths
 
 
-def slope_of_unit(
+def unit_gradient(
     g: Float[Tensor, "*n d"], y: Float[Tensor, "*n d"], lengths: Float[Tensor, "*n 1"]
 ) -> Float[Tensor, "*n d"]:
     """The gradient of x where g is that of y = x / max(‖x‖, ε)."""

@@ -3,12 +3,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from hdccf.data.ahead import drawn_ahead
+from hdccf.data.ahead import prefetch
 
 
 def test_all_come_in_order() -> None:
-    assert list(drawn_ahead(iter([3, 1, None, 2]))) == [3, 1, None, 2]
-    assert list(drawn_ahead(iter([]))) == []
+    assert list(prefetch(iter([3, 1, None, 2]))) == [3, 1, None, 2]
+    assert list(prefetch(iter([]))) == []
 
 
 def test_the_next_is_drawn_by_a_thread_while_one_is_at_work() -> None:
@@ -22,7 +22,7 @@ def test_the_next_is_drawn_by_a_thread_while_one_is_at_work() -> None:
                 drawn.set()
             yield number
 
-    ahead = drawn_ahead(batches())
+    ahead = prefetch(batches())
     assert next(ahead) == 0
     assert drawn.wait(10), "the second is drawn though nobody has asked for it"
     assert list(ahead) == [1, 2]
@@ -34,14 +34,14 @@ def test_an_error_comes_where_its_batch_would() -> None:
         yield 1
         raise ValueError("no more")
 
-    ahead = drawn_ahead(batches())
+    ahead = prefetch(batches())
     assert next(ahead) == 1
     with pytest.raises(ValueError, match="no more"):
         next(ahead)
 
 
 def test_whoever_stops_early_leaves_no_thread() -> None:
-    ahead = drawn_ahead(iter(range(1000)))
+    ahead = prefetch(iter(range(1000)))
     assert next(ahead) == 0
     ahead.close()  # type: ignore[attr-defined]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("hdccf-ahead")]

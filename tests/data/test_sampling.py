@@ -134,8 +134,8 @@ def test_in_batch_negatives_are_equation_9_as_multi_sets(neighbours: int) -> Non
     repeated = False
     for batch in made.epoch(generator()):
         for side, targets, pairs in (
-            (batch.against_items, batch.users, observed),
-            (batch.against_users, batch.items, {(item, user) for user, item in observed}),
+            (batch.item_negatives, batch.users, observed),
+            (batch.user_negatives, batch.items, {(item, user) for user, item in observed}),
         ):
             drawn = side.columns[side.own].tolist()
             assert all(

@@ -23,7 +23,7 @@ def faulty_worker(config: dict[str, Any]) -> dict[str, Any]:
 
     def with_faults(self: Loop, batch: Any, number: int) -> bool:
         for name, fault in plan.items():
-            here = (self.team.rank, self.standing.epoch, number) == tuple(fault["at"])
+            here = (self.process_group.rank, self.state.epoch, number) == tuple(fault["at"])
             if here and not (folder / name).exists():
                 (folder / name).write_text(f"{time.time()}")
                 os.kill(fault.get("whom") or os.getpid(), fault["signal"])

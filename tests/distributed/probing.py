@@ -12,19 +12,19 @@ from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
 from hdccf.distributed import gradients
 from hdccf.distributed.group import Group
-from hdccf.distributed.judging import SpreadJudge
 from hdccf.distributed.members import Member
 from hdccf.distributed.store import Store
+from hdccf.distributed.validation import DistributedValidator
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR, PMF, SSM
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.models.neumf import NeuMF
 from hdccf.models.svdpp import SVDpp
-from hdccf.parallel import ALONE, Team
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
-from hdccf.training.loop import Judge, Loop
-from hdccf.training.store import Nowhere
+from hdccf.training.loop import Loop, Validator
+from hdccf.training.store import NullStore
 from hdccf.training.telemetry import Board
 
 _SMALL: dict[str, Any] = {"embedding_dim": 4, "init_std": 1.0}
@@ -119,10 +119,12 @@ SEED = 3
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
-def steps(settings: Settings, train: Interactions, team: Team) -> Iterator[dict[str, Tensor]]:
+def steps(
+    settings: Settings, train: Interactions, process_group: ProcessGroup
+) -> Iterator[dict[str, Tensor]]:
     """Loss, terms and gradients of the first and the last batch of an epoch."""
     model: Any = entry_named(name_of(settings)).build(settings, train, generator_for(SEED, "initial values"))
-    model.team = team
+    model.process_group = process_group
     batches = list(model.batches(generator_for(SEED, "epoch", 1)))
     for batch in (batches[0], batches[-1]):
         found: dict[str, Tensor] = {}
@@ -131,10 +133,10 @@ def steps(settings: Settings, train: Interactions, team: Team) -> Iterator[dict[
             for parameter in parameters:
                 parameter.grad = None
             objective.loss.backward()
-            team.share_gradients(parameters)
+            process_group.all_reduce_gradients(parameters)
             named = {f"{objective.group}.{name}": value for name, value in objective.terms.items()}
             named[f"{objective.group}.loss"] = objective.loss.detach()
-            found.update({name: team.total(value.double()) for name, value in named.items()})
+            found.update({name: process_group.all_reduce(value.double()) for name, value in named.items()})
             for number, parameter in enumerate(parameters):
                 if parameter.grad is not None:
                     dense = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
@@ -142,20 +144,22 @@ def steps(settings: Settings, train: Interactions, team: Team) -> Iterator[dict[
         yield found
 
 
-def every_step(train: Interactions, team: Team = ALONE) -> Iterator[tuple[str, dict[str, Tensor]]]:
+def every_step(
+    train: Interactions, process_group: ProcessGroup = SINGLE_PROCESS
+) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """All cases in both precisions."""
     for kind, dtype in DTYPES.items():
         torch.set_default_dtype(dtype)
         try:
             for name, settings in CASES.items():
-                for number, found in enumerate(steps(settings, train, team)):
+                for number, found in enumerate(steps(settings, train, process_group)):
                     yield f"{name}, {kind}, {number}", found
         finally:
             torch.set_default_dtype(torch.float32)
 
 
 def trained(
-    settings: Settings, train: Interactions, judge: Judge, team: Team = ALONE
+    settings: Settings, train: Interactions, judge: Validator, process_group: ProcessGroup = SINGLE_PROCESS
 ) -> list[dict[str, Any]]:
     """What a short training logs, in float64: in float32 a rank may turn on the last bit."""
     log = _Log()
@@ -164,10 +168,17 @@ def trained(
         model: Any = entry_named(name_of(settings)).build(
             settings, train, generator_for(SEED, "initial values")
         )
-        model.team = team
+        model.process_group = process_group
         options = FitOptions(checkpoint_epochs=100)
         loop = Loop(
-            model, settings, judge, log, seed=SEED, options=options, device=torch.device("cpu"), team=team
+            model,
+            settings,
+            judge,
+            log,
+            seed=SEED,
+            options=options,
+            device=torch.device("cpu"),
+            process_group=process_group,
         )
         loop.run(Board())
     finally:
@@ -175,7 +186,7 @@ def trained(
     return [{**record, "seconds": 0} for record in log.records]
 
 
-class _Log(Nowhere):
+class _Log(NullStore):
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
 
@@ -195,7 +206,7 @@ def probe(config: dict[str, Any]) -> dict[str, Any]:
         if group.rank == 0:
             checkpoint.save(Path(config["out"]) / f"{name}.safetensors", found, {})
     logs = {
-        name: trained(settings, train, SpreadJudge(settings, member), group)
+        name: trained(settings, train, DistributedValidator(settings, member), group)
         for name, settings in TRAININGS.items()
     }
     held = group.everyone(len(member.split.train), "facts")

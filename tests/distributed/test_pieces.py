@@ -1,4 +1,4 @@
-"""The parts of a team's training that need no second process: the store, checkpoints, parts, and words."""
+"""The parts of a process group's training that need no second process: the store, checkpoints, parts, and words."""
 
 import io
 import json
@@ -24,7 +24,7 @@ from hdccf.data.prepare import leave_one_out
 from hdccf.data.sampling import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
 from hdccf.distributed import driver
 from hdccf.distributed.checkpoints import newest, seal
-from hdccf.distributed.gradients import share_gradients
+from hdccf.distributed.gradients import all_reduce_gradients
 from hdccf.distributed.reporting import Voices, describe
 from hdccf.distributed.store import Store, Stretch, write_store
 from hdccf.errors import ConfigError, RunError
@@ -134,7 +134,7 @@ def test_parts_of_a_batch_have_all_of_it_once(kind: str) -> None:
     assert part_of(batch, slice(0, n)) is batch
     pairs = []
     for part, first in zip(parts, cuts, strict=False):
-        side = part.against_items if kind == "in-batch" else part
+        side = part.item_negatives if kind == "in-batch" else part
         if kind != "drawn":
             pairs += list(
                 zip((side.observed_rows + first).tolist(), side.observed_columns.tolist(), strict=True)
@@ -142,7 +142,7 @@ def test_parts_of_a_batch_have_all_of_it_once(kind: str) -> None:
         if kind == "history":
             assert part.history.rows.numel() == 0 or int(part.history.rows.max()) < len(part.users)
     if kind != "drawn":
-        whole = batch.against_items if kind == "in-batch" else batch
+        whole = batch.item_negatives if kind == "in-batch" else batch
         expected = zip(whole.observed_rows.tolist(), whole.observed_columns.tolist(), strict=True)
         assert sorted(pairs) == sorted(expected)
 
@@ -197,7 +197,7 @@ def test_gradients_add_up_whichever_way_they_go(
     barrier, shared = Barrier(size), [None] * size
     with ThreadPoolExecutor(size) as pool:
         groups: list[Any] = [_Threads(rank, size, barrier, shared) for rank in range(size)]
-        list(pool.map(share_gradients, groups, members))
+        list(pool.map(all_reduce_gradients, groups, members))
     for number in range(5):
         present = [given[number] for given in gradients if given[number] is not None]
         for parameters in members:

@@ -24,7 +24,7 @@ from hdccf.evaluation.evaluating import evaluate
 from hdccf.evaluation.report import Evaluation
 from hdccf.recommend.recommender import load_run
 from hdccf.recommend.run_folder import FitOptions, RunFolder
-from hdccf.training.fit import fit, judge_by
+from hdccf.training.fit import fit, validator_for
 from training import assert_same_runs
 
 pytest_plugins = ["playing"]
@@ -79,7 +79,7 @@ def test_one_worker_takes_the_steps_of_one_process(group_of_one: Group, tmp_path
 def test_a_short_training_logs_the_same_on_two_workers(played: Path, name: str) -> None:
     found = facts(played)["logs"][name]
     split, settings = world(), TRAININGS[name]
-    expected = trained(settings, split.train, judge_by(split, settings))
+    expected = trained(settings, split.train, validator_for(split, settings))
     assert len(found) == 3
     for mine, theirs in zip(expected, found, strict=True):
         assert flat(theirs) == pytest.approx(flat(mine), rel=1e-9, abs=1e-12)

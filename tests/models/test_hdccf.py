@@ -375,7 +375,7 @@ def test_one_drawn_negative_a_positive_for_bpr_and_pointwise(loss: str, sampler:
         each = []
         for k, (u, i) in enumerate(zip(batch.users.tolist(), batch.items.tolist(), strict=True)):
             candidates = (
-                batch.against_items.columns if isinstance(batch, InBatch) else batch.negative_items[k]
+                batch.item_negatives.columns if isinstance(batch, InBatch) else batch.negative_items[k]
             )
             negative = int(candidates[chosen[k, 0]])
             if set(candidates.tolist()) <= {item for user, item in loops.pairs if user == u}:

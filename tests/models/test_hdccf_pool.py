@@ -11,8 +11,8 @@ import torch
 from graphs import random_interactions, small_split
 from hdccf.data.interactions import Interactions
 from hdccf.data.pools import Pool, PoolSampler
+from hdccf.models.hdccf import pool as hdccf_pool
 from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.hdccf.model import pool as hdccf_pool
 from hdccf.models.hdccf.pool import compiled_loss, pool_loss
 from hdccf.models.hdccf.scores import pool_log_weights
 from hdccf.models.hdccf.settings import HDCCF

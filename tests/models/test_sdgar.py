@@ -108,7 +108,7 @@ def entropy_regularised(shares: Tensor, values: Tensor, weight: Tensor) -> Tenso
 
 @pytest.mark.parametrize("side", ["users", "items"])
 def test_a_solution_is_the_maximum_of_its_objective(side: str) -> None:
-    """Against gradient ascent from elsewhere, and no step away from it is better."""
+    """NegativeSet gradient ascent from elsewhere, and no step away from it is better."""
     generator = torch.Generator().manual_seed(0)
     axis = 1 if side == "users" else 0
     values = torch.rand(6, 5, generator=generator, dtype=torch.float64) * 3

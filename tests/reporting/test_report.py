@@ -6,7 +6,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hdccf.recommend.recommender.run_summary import curves, settings_table
 
 import hdccf
 from graphs import small_split, tastes
@@ -14,6 +13,7 @@ from hdccf.cli import main
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.evaluation.kept import evaluate_run
+from hdccf.recommend.run_summary import curves, settings_table
 from hdccf.report.charts import HEIGHT, WIDTH, line_chart
 from hdccf.report.document import table
 from hdccf.report.report import report, write_report

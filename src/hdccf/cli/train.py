@@ -370,9 +370,9 @@ def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
     if about.get("source") != "synthetic":
         return None
     from hdccf.data.synthetic import synthetic_world
-    from hdccf.training.false_negatives import true_false_negatives
+    from hdccf.training.false_negatives import false_negative_rate
 
-    return true_false_negatives(synthetic_world(seed=0), split.train)
+    return false_negative_rate(synthetic_world(seed=0), split.train)
 
 
 def _stem(source: str) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 Batch = TypeVar("Batch")
 
 
-def drawn_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
+def prefetch(batches: Iterator[Batch]) -> Iterator[Batch]:
     """The same batches in the same order, each drawn by a thread while its predecessor is at work.
 
     For steps that leave a core free, and batches that do not depend on what a step has learnt.

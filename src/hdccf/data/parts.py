@@ -1,4 +1,4 @@
-"""The part of a batch that one of a team computes: some of its rows, against all of its columns."""
+"""The part of a batch that one process of a group computes: some of its rows, against all of its columns."""
 
 from typing import TypeVar, cast
 
@@ -19,7 +19,7 @@ def part_of(batch: Batch, rows: slice) -> Batch:
         return batch
     part: InBatch | Drawn | Block | Pool
     if isinstance(batch, InBatch):
-        sides = (_of_negatives(side, rows) for side in (batch.against_items, batch.against_users))
+        sides = (_of_negatives(side, rows) for side in (batch.item_negatives, batch.user_negatives))
         part = InBatch(batch.users[rows], batch.items[rows], batch.weights[rows], *sides)
     elif isinstance(batch, Drawn):
         part = Drawn(*(tensor[rows] for tensor in batch))

@@ -47,8 +47,8 @@ class InBatch(NamedTuple):
     users: Int64[Tensor, " b"]
     items: Int64[Tensor, " b"]
     weights: Float[Tensor, " b"]
-    against_items: Negatives
-    against_users: Negatives
+    item_negatives: Negatives
+    user_negatives: Negatives
 
 
 class Drawn(NamedTuple):

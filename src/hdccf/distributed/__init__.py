@@ -4,11 +4,11 @@ store      the training pairs as Parquet files sorted by user and by item, of wh
 spread     those pairs as a graph that asks the other workers for what this one does not have
 group      sums and gradients across workers
 judging    each worker judges its own users
-keeper     checkpoints through Ray's storage path
+store     checkpoints through Ray's storage path
 worker     what each worker runs: the one loop of `hdccf.training.loop`
 driver     starts the workers and waits for them; what `hdccf train --workers` calls
 answering  `recommend --all` through Ray Data
 
-Only `driver`, `reporting`, `keeper` and `answering` know Ray. Of the rest of hdccf the command line alone
+Only `driver`, `reporting`, `store` and `answering` know Ray. Of the rest of hdccf the command line alone
 imports this room, and that only when workers are asked for.
 """

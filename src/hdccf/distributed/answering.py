@@ -20,11 +20,12 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.console import progress_bar
 from hdccf.distributed.driver import TRAINED_TOGETHER, connected, settings_for_some, storage_of
-from hdccf.distributed.judging import slice_of
 from hdccf.distributed.store import Store, Stretch, write_store
+from hdccf.distributed.validation import slice_of
 from hdccf.errors import ConfigError, RunError
 from hdccf.models import entry_named
-from hdccf.recommend.recommender import Recommender, export
+from hdccf.recommend import export
+from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import Cluster, RunFolder
 
 _STRETCHES_A_WORKER = 4

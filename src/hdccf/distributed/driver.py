@@ -27,12 +27,12 @@ from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.fit import parse_metric, result_of
-from hdccf.training.state import Standing
+from hdccf.training.state import TrainingState
 from hdccf.training.telemetry import open_tensorboard
 from hdccf.training.warm_start import start_from
 
 TRAINED_TOGETHER = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
-"""The models whose steps are a team's."""
+"""The models whose steps are a process group's."""
 
 _GENERATORS = ("irgan", "sd-gar")
 
@@ -196,7 +196,7 @@ def _for_workers(run: RunFolder, place: str, progress: bool) -> dict[str, Any]:
     }
 
 
-def _take_home(run: RunFolder, cluster: Cluster, found: dict[str, Any], judged: bool) -> None:
+def _take_home(run: RunFolder, cluster: Cluster, found: dict[str, Any], validated: bool) -> None:
     last = newest(storage_of(run, cluster))
     if last is None:
         raise RunError(f"no whole checkpoint is in {storage_of(run, cluster)}; train again")
@@ -204,7 +204,7 @@ def _take_home(run: RunFolder, cluster: Cluster, found: dict[str, Any], judged: 
         for name in (BEST, METRICS, STATE):
             shutil.copyfile(folder / name, run.path / name)
     _, facts = checkpoint.load(run.checkpoint)
-    result = result_of(Standing.from_json(facts["standing"]), judged)
+    result = result_of(TrainingState.from_json(facts["state"]), validated)
     write_json(run.path / "workers.json", found["workers"])
     if found["profile"] is not None:
         write_json(run.profile, found["profile"])

@@ -20,7 +20,7 @@ _WORTH_COPYING = 1 << 20
 """Numbers, four megabytes: copying so many takes about as long as an exchange takes to begin."""
 
 
-def share_gradients(group: "Group", parameters: Sequence[nn.Parameter]) -> None:
+def all_reduce_gradients(group: "Group", parameters: Sequence[nn.Parameter]) -> None:
     """Gives every parameter the sum of the members' gradients; none where no member has one."""
     touched = [_touched_rows(parameter.grad) for parameter in parameters]
     own = torch.tensor([_size(p.grad, rows) for p, rows in zip(parameters, touched, strict=True)])

@@ -1,4 +1,4 @@
-"""A team whose members are torch.distributed's processes: gloo on processors, NCCL on graphics cards.
+"""A process group whose members are torch.distributed's processes: gloo on processors, NCCL on graphics cards.
 
 Everything that goes out is counted, as payload: what a member hands over, not what the backend makes of it.
 """
@@ -13,7 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hdccf.distributed.gradients import share_gradients
+from hdccf.distributed.gradients import all_reduce_gradients
 
 
 class _Sum(torch.autograd.Function):
@@ -25,12 +25,12 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, group: "Group") -> Tensor:
         ctx.group = group
-        return group.total(own)
+        return group.all_reduce(own)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return ctx.group.total(grad), None
+        return ctx.group.all_reduce(grad), None
 
 
 class Group:
@@ -54,7 +54,7 @@ class Group:
         present = terms > 0
         return torch.where(present, torch.where(present, terms, 1.0).log() + largest, -torch.inf)
 
-    def gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
+    def all_gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
         """By adding up tables that are zero but for a member's own rows: that has a gradient."""
         if self.size == 1:
             return own
@@ -66,12 +66,12 @@ class Group:
         whole: Tensor = _Sum.apply(torch.cat([before, own, after]), self)  # type: ignore[no-untyped-call]
         return whole
 
-    def total(self, own: Tensor) -> Tensor:
+    def all_reduce(self, own: Tensor) -> Tensor:
         return own if self.size == 1 else self._reduced(own.detach().clone(), dist.ReduceOp.SUM, "sums")
 
-    def share_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+    def all_reduce_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         if self.size > 1:
-            share_gradients(self, parameters)
+            all_reduce_gradients(self, parameters)
 
     # -- what a graph and gradients ask ----------------------------------------------------------------------
 

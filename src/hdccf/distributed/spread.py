@@ -1,4 +1,4 @@
-"""The training graph of a team: each member has the pairs of some users and of some items, none has all.
+"""The training graph of a process group: each member has the pairs of some users and of some items, none has all.
 
 Every member knows how many pairs each user and each item has, which is a number a node. For the rest they
 ask each other: all ask the same question at the same time, whoever has the answer gives it, and all get it.
@@ -115,7 +115,7 @@ class Ones:
 
 @dataclass(frozen=True)
 class SpreadGraph(Graph):
-    """Both directions of the pairs that a team has together."""
+    """Both directions of the pairs that a process group has together."""
 
     items_of: SpreadNeighbours
     users_of: SpreadNeighbours

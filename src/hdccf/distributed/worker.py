@@ -9,12 +9,12 @@ import torch
 from ray import get_runtime_context
 
 from hdccf import checkpoint
+from hdccf.distributed.checkpoint_store import RayCheckpointStore
 from hdccf.distributed.checkpoints import fetched
 from hdccf.distributed.group import Group
-from hdccf.distributed.judging import SpreadJudge
-from hdccf.distributed.keeper import RayKeeper
 from hdccf.distributed.members import Member
 from hdccf.distributed.store import Store
+from hdccf.distributed.validation import DistributedValidator
 from hdccf.errors import TrainingError
 from hdccf.models import entry_named
 from hdccf.models.base import Model
@@ -37,19 +37,19 @@ def run_worker(config: dict[str, Any]) -> dict[str, Any]:
     settings = entry.settings(**config["settings"])
     model: Any = entry.build(settings, member.pairs(), generator_for(config["seed"], "initial values"))
     model.to(device)
-    model.team = group
-    keeper = RayKeeper(group.rank, config["start"])
+    model.process_group = group
+    store = RayCheckpointStore(group.rank, config["start"])
     _warm(model, config["warm"])
     watch = Stopwatch() if options.profile else None
     loop = Loop(
         model,
         settings,
-        SpreadJudge(settings, member),
-        keeper,
+        DistributedValidator(settings, member),
+        store,
         seed=config["seed"],
         options=options,
         device=device,
-        team=group,
+        process_group=group,
         clock=watch or no_clock,
         progress=config["progress"] and group.rank == 0,
     )
@@ -85,4 +85,4 @@ def _facts(group: Group, member: Member, began: float, ready: float) -> list[dic
     }
     table = torch.zeros(group.size, len(own), dtype=torch.float64)
     table[group.rank] = torch.tensor(list(own.values()), dtype=torch.float64)
-    return [dict(zip(own, row, strict=True)) for row in group.total(table).tolist()]
+    return [dict(zip(own, row, strict=True)) for row in group.all_reduce(table).tolist()]

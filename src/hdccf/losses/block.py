@@ -221,7 +221,7 @@ def _one_shift(scores: Tensor, temperature: float, bound: float = math.inf) -> f
     if 2 * bound / temperature < widest:
         return 0.0
     if not scores.numel():
-        return 0.0  # one of a team may have no rows of a small block: its part of every sum is empty
+        return 0.0  # one process of a group may have no rows of a small block: its part of every sum is empty
     lowest, highest = (float(limit) / temperature for limit in scores.detach().aminmax())
     return highest if highest - lowest < widest else None
 

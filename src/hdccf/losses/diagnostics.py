@@ -5,12 +5,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from hdccf.losses.contrastive import effective_sample_size
-from hdccf.losses.negatives import Against
+from hdccf.losses.negatives import NegativeSet
 
 QUANTILES = (0.5, 0.9, 0.99)
 
 
-def describe_negatives(against: Against, temperature: float) -> dict[str, float]:
+def describe_negatives(against: NegativeSet, temperature: float) -> dict[str, float]:
     """Of one batch's negatives: the share masked as observed, their effective number, quantiles of hardness.
 
     A negative's hardness is its score, which by Eq. 4 decides its gradient. The effective number is that of
@@ -32,7 +32,7 @@ def describe_negatives(against: Against, temperature: float) -> dict[str, float]
 
 
 def false_negative_rates(
-    against: Against, liked: Bool[Tensor, "b c"], temperature: float
+    against: NegativeSet, liked: Bool[Tensor, "b c"], temperature: float
 ) -> dict[str, float]:
     """Where the truth is known: the share of negatives that are liked, plain and by their gradients."""
     kept = ~against.log_weights.isneginf()

@@ -16,14 +16,14 @@ from hdccf import losses
 from hdccf.data.parts import part_of
 from hdccf.data.pools import Pool
 from hdccf.data.sampling import Block, Negatives
-from hdccf.losses.contrastive import block as block_losses
-from hdccf.parallel import ALONE, Team
+from hdccf.losses import block as block_losses
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 
 Omega = Float[Tensor, " _n"] | float
 """A probability for all, or one for each instance; in a block one for each row (of its items) or column."""
 
 
-class Against(NamedTuple):
+class NegativeSet(NamedTuple):
     """One side of a batch, scored: each row with negatives of its own and P neighbours of its own."""
 
     scores: Float[Tensor, "b c"]
@@ -39,17 +39,17 @@ class Against(NamedTuple):
         return self.log_weights.exp()
 
 
-class Side(NamedTuple):
+class NegativeTerm(NamedTuple):
     """The negatives of one side of every positive: log F̃, and what to report of it."""
 
     log_score: Float[Tensor, " b"]
     clipped: Float[Tensor, ""]
-    """Share of positives whose negatives are held at the lower bound, and so get no gradient; in a team, this
+    """Share of positives whose negatives are held at the lower bound, and so get no gradient; in a process group, this
     member's share of that."""
 
 
 @dataclass(frozen=True)
-class Contrast:
+class ContrastiveLoss:
     """What the contrastive loss of a positive is made of; see the settings of the same names."""
 
     temperature: float
@@ -60,7 +60,7 @@ class Contrast:
     lowest: float
 
     def loss(
-        self, positive: Float[Tensor, " b"], items: Side | None, users: Side | None
+        self, positive: Float[Tensor, " b"], items: NegativeTerm | None, users: NegativeTerm | None
     ) -> Float[Tensor, " b"]:
         """Eq. 14 (with ω = 0 and no mask Eq. 1)."""
         return losses.contrastive_loss(
@@ -72,25 +72,25 @@ class Contrast:
             user_weight=self.user_weight,
         )
 
-    def side(
-        self, against: Against, target: Float[Tensor, " b"], omega: Omega, n_positives: int | None = None
-    ) -> Side:
+    def term(
+        self, against: NegativeSet, target: Float[Tensor, " b"], omega: Omega, n_positives: int | None = None
+    ) -> NegativeTerm:
         """F̃ over a side's negatives, debiased with its neighbours and the target (Eq. 15).
 
-        Where these are a team member's part of a batch, `n_positives` says how many the batch has.
+        Where these are a process's part of a batch, `n_positives` says how many the batch has.
         """
         biased = losses.log_negative_score(
             against.scores, against.log_weights, temperature=self.temperature, size=against.size
         )
         if _is_zero(omega):
-            return Side(biased, biased.new_zeros(()))
+            return NegativeTerm(biased, biased.new_zeros(()))
         positives = torch.cat([against.neighbours, target[:, None]], 1)
         valid = torch.cat([against.valid, torch.ones_like(against.valid[:, :1])], 1)
         log_valid = torch.zeros_like(positives).masked_fill_(~valid, -torch.inf)
         mean = losses.log_mean_exp(positives, log_valid, temperature=self.temperature)
         size = against.weights().sum(1) if against.size is None else against.size
         score, clipped = self._debiased(biased, mean, size, omega)
-        return Side(score, clipped.to(score.dtype).sum() / (n_positives or max(len(score), 1)))
+        return NegativeTerm(score, clipped.to(score.dtype).sum() / (n_positives or max(len(score), 1)))
 
     @property
     def is_plain(self) -> bool:
@@ -127,17 +127,17 @@ class Contrast:
         *,
         log_item_weights: Float[Tensor, " c"],
         log_user_weights: Float[Tensor, " rows"],
-        team: Team = ALONE,
-    ) -> tuple[Float[Tensor, " b"], Side, Side]:
+        process_group: ProcessGroup = SINGLE_PROCESS,
+    ) -> tuple[Float[Tensor, " b"], NegativeTerm, NegativeTerm]:
         """The positives' scores, and for each of them its row's and its column's negatives.
 
         Weights are such that a plain weighted sum estimates the sum over the catalogue (or over all users),
         so Q is the sum of the weights that are left, and sums are not normalised again.
 
-        In a team `scores` and what is given back are those of the member's own rows; the block and its
-        weights are whole. A column's sums are the team's.
+        In a process group `scores` and what is given back are those of the member's own rows; the block and its
+        weights are whole. A column's sums are the process group's.
         """
-        own = team.rows(len(block.users))
+        own = process_group.rows(len(block.users))
         part = part_of(block, own)
         masked = (part.observed_rows, part.observed_columns)
         over_items, over_users = block_losses.log_block_scores(
@@ -153,17 +153,17 @@ class Contrast:
             _Members(part.positive_columns, block.positive_columns),
         )
         items = self._block_side(
-            over_items, positive, by_row, masked, log_item_weights, self.omega_items, ALONE
+            over_items, positive, by_row, masked, log_item_weights, self.omega_items, SINGLE_PROCESS
         )
         transposed = (block.observed_columns, block.observed_rows)
         users = self._block_side(
-            team.log_sum_exp(over_users),
+            process_group.log_sum_exp(over_users),
             positive,
             by_column,
             transposed,
             log_user_weights,
             self.omega_users,
-            team,
+            process_group,
         )
         n = max(len(block.rows), 1)
         return positive, _share_of(items, n), _share_of(users, n)
@@ -175,10 +175,10 @@ class Contrast:
         pool: Pool,
         log_item_weights: Float[Tensor, " c"],
         n_positives: int,
-    ) -> Side:
+    ) -> NegativeTerm:
         """For each positive its row's negatives, debiased with all positives of the row.
 
-        In a team these are the member's own rows, and `n_positives` those of all members.
+        In a process group these are the member's own rows, and `n_positives` those of all members.
         """
         masked = (pool.observed_rows, pool.observed_columns)
         log_sums, _ = block_losses.log_block_scores(
@@ -186,7 +186,7 @@ class Contrast:
         )
         members = _Members(pool.rows, pool.rows)
         side = self._block_side(
-            log_sums, positive, members, masked, log_item_weights, self.omega_items, ALONE
+            log_sums, positive, members, masked, log_item_weights, self.omega_items, SINGLE_PROCESS
         )
         return _share_of(side, max(n_positives, 1))
 
@@ -198,29 +198,29 @@ class Contrast:
         masked: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
         log_weights: Float[Tensor, " c"],
         omega: Omega,
-        team: Team,
-    ) -> Side:
+        process_group: ProcessGroup,
+    ) -> NegativeTerm:
         """With how many of the own positives are clipped, in the place of their share."""
         rows = members.own
         if _is_zero(omega):
-            return Side(log_sums[rows], log_sums.new_zeros(()))
+            return NegativeTerm(log_sums[rows], log_sums.new_zeros(()))
         # In float64, as it is a difference: in a nearly full row float32 would leave mostly rounding.
         weights = log_weights.double().exp()
         taken = weights.new_zeros(len(log_sums)).index_add_(0, masked[0], weights[masked[1]])
         size = (weights.sum() - taken).clamp_min(torch.finfo(log_sums.dtype).tiny).to(log_sums.dtype)
-        mean = self._mean_by_group(positive, members, len(log_sums), team)
+        mean = self._mean_by_group(positive, members, len(log_sums), process_group)
         score, clipped = self._debiased(log_sums, mean, size, omega)
-        return Side(score[rows], clipped[rows].to(score.dtype).sum())
+        return NegativeTerm(score[rows], clipped[rows].to(score.dtype).sum())
 
     def _mean_by_group(
-        self, positive: Float[Tensor, " b"], members: "_Members", n_groups: int, team: Team
+        self, positive: Float[Tensor, " b"], members: "_Members", n_groups: int, process_group: ProcessGroup
     ) -> Float[Tensor, " n"]:
         mean = losses.log_mean_exp_by_group(positive, members.own, n_groups, temperature=self.temperature)
-        if team.size == 1:
+        if process_group.size == 1:
             return mean
         counts = (torch.bincount(which, minlength=n_groups).to(mean.dtype) for which in members)
         of_own, of_all = (count.clamp_min(1).log() for count in counts)
-        return team.log_sum_exp(mean + of_own) - of_all
+        return process_group.log_sum_exp(mean + of_own) - of_all
 
     def _debiased(
         self,
@@ -234,7 +234,7 @@ class Contrast:
         )
 
 
-def _share_of(side: Side, n: int) -> Side:
+def _share_of(side: NegativeTerm, n: int) -> NegativeTerm:
     return side._replace(clipped=side.clipped / n)
 
 

@@ -21,7 +21,7 @@ from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
 class Objective(NamedTuple):
     """One loss to be minimised, and which of the model's parameters it drives.
 
-    In a team the loss and its terms are this member's share: those of all members add up to the batch's.
+    In a process group the loss and its terms are this member's share: those of all members add up to the batch's.
     """
 
     loss: Float[Tensor, ""]

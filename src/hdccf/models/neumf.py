@@ -24,7 +24,7 @@ from hdccf.models.scoring import Scorer
 from hdccf.models.sources import over_pairs
 from hdccf.models.tables import Table
 from hdccf.models.tower import Layers, tower_logits
-from hdccf.parallel import Team
+from hdccf.parallel import ProcessGroup
 from hdccf.search import Choice, Real, Space, Whole, recency
 
 
@@ -304,12 +304,12 @@ class Pretrained(nn.Module):
         return cast("Branches", self.model.net)
 
     @property
-    def team(self) -> Team:
-        return self.model.team
+    def process_group(self) -> ProcessGroup:
+        return self.model.process_group
 
-    @team.setter
-    def team(self, team: Team) -> None:
-        self.model.team = team
+    @process_group.setter
+    def process_group(self, process_group: ProcessGroup) -> None:
+        self.model.process_group = process_group
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:

@@ -15,11 +15,11 @@ from torch.nn import functional
 from hdccf import losses
 from hdccf.data.sampling import Pairs, PairSampler
 from hdccf.losses.diagnostics import describe_negatives
-from hdccf.losses.negatives import Against
+from hdccf.losses.negatives import NegativeSet
 from hdccf.models.base import Objective, weighted_mean
 from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.models.scoring import Scorer
-from hdccf.parallel import ALONE, Team
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 
 Squares = Callable[[], Float[Tensor, ""]]
 
@@ -65,7 +65,7 @@ PairLoss = Callable[[Float[Tensor, " b"], Float[Tensor, "b s"], LogWeights], Flo
 class PairModel(nn.Module):
     """A net trained on pairs; the trainer does the rest."""
 
-    team: Team = ALONE
+    process_group: ProcessGroup = SINGLE_PROCESS
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class PairModel(nn.Module):
         yield from self.source.objectives(request, generator)
 
     def _objective(self, batch: Pairs, draws: Draws, compare: Compare, group: str) -> Objective:
-        # Drawn for all pairs of the batch, whoever scores them: of these a member of a team takes its own.
-        own = self.team.rows(len(batch.users))
+        # Drawn for all pairs of the batch, whoever scores them: of these a process of a group takes its own.
+        own = self.process_group.rows(len(batch.users))
         draws = draws.of(own)
         scores = compare(batch.users[own], batch.items[own], draws.items)
         log_weights = self._log_weights(draws, scores.negative)
@@ -150,7 +150,7 @@ class PairModel(nn.Module):
         if log_weights is None:
             log_weights = torch.zeros_like(scores)
         none = scores.new_zeros(len(scores), 0)
-        return describe_negatives(Against(scores, log_weights, None, none, none.bool()), temperature=1.0)
+        return describe_negatives(NegativeSet(scores, log_weights, None, none, none.bool()), temperature=1.0)
 
     def scorer(self) -> Scorer:
         return self.net.scorer()

@@ -14,7 +14,7 @@ _SHORTEST = 1e-12
 
 
 @dataclass(frozen=True)
-class SoftmaxSlopes:
+class SoftmaxGradient:
     """d/dx of Σ_n share_n · log(1 + F_r e^{−s_n/τ}), F_r = Σ_c w_rc e^{s_rc/τ}, where s is x·q or the cosine.
 
     n runs over observed pairs (r, c): the contrastive loss of Eq. 14 without debiasing, over one side.

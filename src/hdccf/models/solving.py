@@ -17,11 +17,11 @@ from hdccf import losses
 from hdccf.data.columns_of_blocks import draw_columns
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.losses.contrastive import block as block_losses
+from hdccf.losses import block as block_losses
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairLoss, PairModel, cross_entropy_loss, pairwise_loss
-from hdccf.models.slopes import SoftmaxSlopes
+from hdccf.models.slopes import SoftmaxGradient
 from hdccf.similarity import Cosine, Dot, Similarity, Vectors, unit
 
 STEPS = 20
@@ -162,7 +162,7 @@ class ContrastiveRows:
         if self.size is not None:
             total = torch.logsumexp(log_weights, dim=1, keepdim=True)
             log_weights += math.log(self.size) - total.masked_fill(total.isinf(), 0.0)
-        written = SoftmaxSlopes(
+        written = SoftmaxGradient(
             columns=(unit(opposite) if normalise else opposite) / self.temperature,
             log_weights=log_weights + math.log(self.weight),
             rows=blank.rows,

@@ -24,12 +24,12 @@ from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.scoring import Scorer
+from hdccf.recommend import export, fold_in
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
 from hdccf.recommend.frames import listed, titled
 from hdccf.recommend.histories import Lists, all_events, histories_of
 from hdccf.recommend.ids import Ids, Vocabulary
 from hdccf.recommend.index import Index
-from hdccf.recommend.recommender import export, fold_in
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.similar import Kind, Relation, best_related, relation
 from hdccf.recommend.topk import Best, Wanted, exact_best

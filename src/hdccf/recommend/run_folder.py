@@ -178,7 +178,7 @@ class RunFolder:
         with explained(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
-    def forget_after(self, epoch: int) -> None:
+    def truncate_log(self, epoch: int) -> None:
         """Takes back the lines of epochs that will be trained again."""
         kept = [record for record in self.metrics() if record["epoch"] <= epoch]
         path = self.path / "metrics.jsonl"

@@ -11,8 +11,8 @@ from hdccf.evaluation.report import Evaluation
 from hdccf.files import atomic_file
 from hdccf.recommend.lens import GRID, density, look
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.recommender.run_summary import data_facts, facts_of, settings_table
 from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.run_summary import data_facts, facts_of, settings_table
 from hdccf.report.charts import line_chart
 from hdccf.report.document import document, heading, paragraph, section, side_by_side, table
 

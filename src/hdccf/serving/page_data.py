@@ -16,8 +16,8 @@ from hdccf.errors import DataError
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.lens import Lens, UserNegatives, look, negatives_of
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.recommender.run_summary import data_facts, facts_of, runs_beside, settings_table
 from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.run_summary import data_facts, facts_of, runs_beside, settings_table
 from hdccf.serving.access import Service, require_known
 from hdccf.serving.bodies import MAX_TOP
 from hdccf.serving.served import Served

@@ -14,7 +14,7 @@ from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.scores import item_negatives
 
 
-def true_false_negatives(world: World, train: Interactions) -> Callable[[Any, Any], dict[str, float]]:
+def false_negative_rate(world: World, train: Interactions) -> Callable[[Any, Any], dict[str, float]]:
     """A diagnosis for `fit` on data from `world`, which may have lost users and items in preparation."""
     world_users, world_items = world.codes_of(train)
 
@@ -29,7 +29,7 @@ def true_false_negatives(world: World, train: Interactions) -> Callable[[Any, An
             rows = np.broadcast_to(users[:, None], items.shape)
             liked = world.liked_pairs(rows.ravel(), items.ravel()).reshape(items.shape)
         else:
-            columns = batch.against_items.columns if isinstance(batch, InBatch) else batch.columns
+            columns = batch.item_negatives.columns if isinstance(batch, InBatch) else batch.columns
             items = world_items if columns is None else world_items[columns.numpy()]
             liked = world.liked(users, items)
         return false_negative_rates(against, torch.from_numpy(liked), model.settings.temperature)

@@ -23,10 +23,10 @@ from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import FitOptions, RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.devices import device_named
-from hdccf.training.loop import Diagnosis, Judge, Loop, StopTraining, Watch
+from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch
 from hdccf.training.profiling import Stopwatch, no_clock, table
-from hdccf.training.state import Standing
-from hdccf.training.store import InFolder, Nowhere
+from hdccf.training.state import TrainingState
+from hdccf.training.store import FolderStore, NullStore
 from hdccf.training.telemetry import open_tensorboard
 from hdccf.training.warm_start import start_from
 
@@ -109,7 +109,7 @@ class _Training:
         self.model = build(settings, split.train, generator_for(seed, "initial values"))
         if isinstance(self.model, torch.nn.Module):
             self.model.to(self.device)
-        self.standing, self.warm = Standing(), False
+        self.state, self.warm = TrainingState(), False
         self.best: dict[str, Tensor] = {}
 
     def run(self, folder: RunFolder | None) -> Recommender:
@@ -122,7 +122,7 @@ class _Training:
         # One that was solved before has its own result already, with the seconds that it took.
         if folder is not None and (self.model.groups or not folder.result.exists()):
             with checkpoint.explained(folder.result):
-                write_json(folder.result, result_of(self.standing, len(self.split.validation) > 0))
+                write_json(folder.result, result_of(self.state, len(self.split.validation) > 0))
         config = self.run_folder.config if self.run_folder else {}
         path = self.run_folder.path if self.run_folder else None
         return Recommender(
@@ -130,7 +130,7 @@ class _Training:
             self.settings,
             self.split,
             seed=self.seed,
-            seconds=self.standing.seconds,
+            seconds=self.state.seconds,
             path=path,
             config=config,
         )
@@ -148,7 +148,7 @@ class _Training:
     def _solve(self, model: Solved) -> None:
         started = time.monotonic()
         model.solve(generator_for(self.seed, "solution"), self.progress)
-        self.standing.seconds = time.monotonic() - started
+        self.state.seconds = time.monotonic() - started
 
     def _train(self) -> None:
         watch = Stopwatch() if self.options.profile else None
@@ -156,8 +156,8 @@ class _Training:
         loop = Loop(
             self.model,
             self.settings,
-            judge_by(self.split, self.settings),
-            Nowhere() if folder is None else InFolder(folder),
+            validator_for(self.split, self.settings),
+            NullStore() if folder is None else FolderStore(folder),
             seed=self.seed,
             options=self.options,
             device=self.device,
@@ -169,7 +169,7 @@ class _Training:
         loop.run(
             open_tensorboard(folder.path if folder and self.options.tensorboard else None), warm=self.warm
         )
-        self.standing, self.best = loop.standing, loop.best
+        self.state, self.best = loop.state, loop.best
         if watch is not None:
             self._tell_where_the_time_went(watch.report())
 
@@ -182,7 +182,7 @@ class _Training:
         if not self.best:
             self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             if folder is not None:
-                checkpoint.save(folder.best, self.best, {"epoch": self.standing.best_epoch})
+                checkpoint.save(folder.best, self.best, {"epoch": self.state.best_epoch})
         self.model.load_state_dict(self.best)
 
     def _tell_where_the_time_went(self, report: dict[str, Any]) -> None:
@@ -193,24 +193,24 @@ class _Training:
             note(table(report))
 
 
-def judge_by(split: Split, settings: Settings) -> Judge:
+def validator_for(split: Split, settings: Settings) -> Validator:
     """The settings' validation metric on the validation part of a split, which may be empty."""
     ranker = Ranker(split, "validation") if len(split.validation) else None
 
-    def judge(model: Model) -> dict[str, float]:
+    def validate(model: Model) -> dict[str, float]:
         if ranker is None or not isinstance(settings, TrainingSettings):
             return {}
         protocol, name = parse_metric(settings.validation_metric)
         measured = ranker.measure(model.scorer(), (name,), (protocol,))
         return {settings.validation_metric: measured[protocol][name]}
 
-    return judge
+    return validate
 
 
-def result_of(standing: Standing, judged: bool) -> dict[str, Any]:
+def result_of(state: TrainingState, validated: bool) -> dict[str, Any]:
     """What result.json says of a training that has ended."""
-    value = standing.best_value if judged and math.isfinite(standing.best_value) else None
-    return {"best_epoch": standing.best_epoch, "best_value": value, "seconds": round(standing.seconds, 3)}
+    value = state.best_value if validated and math.isfinite(state.best_value) else None
+    return {"best_epoch": state.best_epoch, "best_value": value, "seconds": round(state.seconds, 3)}
 
 
 def parse_metric(metric: str) -> tuple[str, str]:

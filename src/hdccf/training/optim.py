@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
 
 from hdccf.config import TrainingSettings
-from hdccf.parallel import ALONE, Team
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.training.adam import FusedAdam, Moments
 from hdccf.training.profiling import Clock, no_clock
 from hdccf.training.row_adam import RowAdam
@@ -46,11 +46,11 @@ class Stepper:
         parameters: Iterable[nn.Parameter],
         settings: TrainingSettings,
         clock: Clock = no_clock,
-        team: Team = ALONE,
+        process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.parameters = list(parameters)
         self.clock = clock
-        self.team = team
+        self.process_group = process_group
         self.rate = settings.learning_rate
         rule = OPTIMIZERS[settings.optimizer]
         self.optimizers: dict[str, Rule] = {
@@ -60,7 +60,7 @@ class Stepper:
         if self.sparse and settings.optimizer in ("adam", "adamw"):
             self.optimizers["sparse"] = RowAdam(self.parameters, lr=self.rate)
 
-    def shrink_to(self, share: float) -> None:
+    def set_lr_factor(self, share: float) -> None:
         """Steps from here on are this share of the settings' learning rate."""
         for rule in self.optimizers.values():
             if isinstance(rule, Moments):
@@ -76,7 +76,7 @@ class Stepper:
             loss.backward()  # type: ignore[no-untyped-call]
             if not self.sparse:
                 self._make_whole()
-            self.team.share_gradients(self.parameters)
+            self.process_group.all_reduce_gradients(self.parameters)
         with self.clock("optimizer"):
             if self.sparse:
                 # The rules make sparse tensors of valid ones' indices; torch warns until told not to check.
@@ -90,7 +90,7 @@ class Stepper:
 
         Other rules would leave the other rows alone, and members may differ in what pays for their part.
         """
-        if self.team.size == 1 and isinstance(self.optimizers["dense"], FusedAdam):
+        if self.process_group.size == 1 and isinstance(self.optimizers["dense"], FusedAdam):
             return
         for parameter in self.parameters:
             if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass
-class Standing:
+class TrainingState:
     """Where training stands: everything about it that is not a tensor."""
 
     epoch: int = 1
@@ -26,6 +26,6 @@ class Standing:
         return {**asdict(self), "best_value": None if self.best_epoch == 0 else self.best_value}
 
     @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> "Standing":
+    def from_json(cls, facts: dict[str, Any]) -> "TrainingState":
         value = facts.pop("best_value")
         return cls(**facts, best_value=-math.inf if value is None else value)

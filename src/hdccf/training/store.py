@@ -12,16 +12,16 @@ from hdccf.recommend.run_folder import RunFolder
 Tensors = dict[str, Tensor]
 
 
-class Keeper(Protocol):
+class CheckpointStore(Protocol):
     """What the loop asks of it: where to go on, the best weights, and a line an evaluation."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the checkpoint is, for messages."""
         ...
 
     @property
-    def best_place(self) -> str:
+    def best_location(self) -> str:
         """Where the best weights are, for messages."""
         ...
 
@@ -33,25 +33,25 @@ class Keeper(Protocol):
         """A checkpoint in the place of the last one, all or nothing."""
         ...
 
-    def keep_best(self, tensors: Tensors, epoch: int) -> None: ...
+    def save_best(self, tensors: Tensors, epoch: int) -> None: ...
 
     def load_best(self, device: torch.device) -> Tensors | None: ...
 
     def log(self, record: dict[str, Any]) -> None: ...
 
-    def forget_after(self, epoch: int) -> None:
+    def truncate_log(self, epoch: int) -> None:
         """Takes back the lines of epochs that will be trained again."""
         ...
 
-    def stop_here(self, epoch: int, step: int) -> None:
+    def raise_interrupted(self, epoch: int, step: int) -> None:
         """Raises what tells the user of an interruption how to go on."""
         ...
 
 
-class Nowhere:
+class NullStore:
     """Keeps nothing: what is not given back at the end is lost."""
 
-    place = best_place = "memory"
+    location = best_location = "memory"
 
     def load(self, device: torch.device) -> None:
         return None
@@ -59,7 +59,7 @@ class Nowhere:
     def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
         pass
 
-    def keep_best(self, tensors: Tensors, epoch: int) -> None:
+    def save_best(self, tensors: Tensors, epoch: int) -> None:
         pass
 
     def load_best(self, device: torch.device) -> None:
@@ -68,25 +68,25 @@ class Nowhere:
     def log(self, record: dict[str, Any]) -> None:
         pass
 
-    def forget_after(self, epoch: int) -> None:
+    def truncate_log(self, epoch: int) -> None:
         pass
 
-    def stop_here(self, epoch: int, step: int) -> None:
+    def raise_interrupted(self, epoch: int, step: int) -> None:
         raise KeyboardInterrupt
 
 
-class InFolder:
+class FolderStore:
     """In the folder of a run."""
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return str(self.run.checkpoint)
 
     @property
-    def best_place(self) -> str:
+    def best_location(self) -> str:
         return str(self.run.best)
 
     def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
@@ -95,7 +95,7 @@ class InFolder:
     def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
         checkpoint.save(self.run.checkpoint, tensors, facts)
 
-    def keep_best(self, tensors: Tensors, epoch: int) -> None:
+    def save_best(self, tensors: Tensors, epoch: int) -> None:
         checkpoint.save(self.run.best, tensors, {"epoch": epoch})
 
     def load_best(self, device: torch.device) -> Tensors | None:
@@ -104,10 +104,10 @@ class InFolder:
     def log(self, record: dict[str, Any]) -> None:
         self.run.log(record)
 
-    def forget_after(self, epoch: int) -> None:
-        self.run.forget_after(epoch)
+    def truncate_log(self, epoch: int) -> None:
+        self.run.truncate_log(epoch)
 
-    def stop_here(self, epoch: int, step: int) -> None:
+    def raise_interrupted(self, epoch: int, step: int) -> None:
         raise RunError(
             f"interrupted at epoch {epoch}, step {step}, and saved; "
             f"go on with: hdccf train --resume {self.run.path}"

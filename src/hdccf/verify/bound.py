@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hdccf.losses.negatives import Against, Contrast, Side
+from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
 from hdccf.rng import generator_for
 from hdccf.similarity import Cosine, Vectors
 from hdccf.verify.report import Finding
@@ -82,7 +82,7 @@ def _attained(similarity: Cosine) -> Finding:
     tau = 0.2
     one = torch.ones(1, 1, dtype=torch.float64)
     opposite = similarity.all_pairs(Vectors(one, one), Vectors(-one, -one)).repeat(1, NEGATIVES)
-    side = _contrast(tau, similarity.lowest).side(_against(opposite), opposite[:, 0], 0.0)
+    side = _contrast(tau, similarity.lowest).term(_against(opposite), opposite[:, 0], 0.0)
     return Finding.exact(
         PART,
         "log of the score of negatives that are all at f = −1, over the bound",
@@ -93,12 +93,14 @@ def _attained(similarity: Cosine) -> Finding:
     )
 
 
-def _clamped(cosines: Float[Tensor, "r c"], tau: float, omega: float, lowest: float) -> tuple[Side, float]:
+def _clamped(
+    cosines: Float[Tensor, "r c"], tau: float, omega: float, lowest: float
+) -> tuple[NegativeTerm, float]:
     """The debiased scores, and the share of rows through which no gradient reaches the negatives."""
     scores = cosines.clone().requires_grad_()
-    side = _contrast(tau, lowest).side(_against(scores), scores.new_full((len(scores),), POSITIVE), omega)
+    side = _contrast(tau, lowest).term(_against(scores), scores.new_full((len(scores),), POSITIVE), omega)
     (gradient,) = torch.autograd.grad(side.log_score.sum(), scores)
-    return Side(side.log_score.detach(), side.clipped), float((gradient == 0).all(1).double().mean())
+    return NegativeTerm(side.log_score.detach(), side.clipped), float((gradient == 0).all(1).double().mean())
 
 
 def _literal_share(cosines: Float[Tensor, "r c"], tau: float, omega: float) -> float:
@@ -111,13 +113,13 @@ def _literal_share(cosines: Float[Tensor, "r c"], tau: float, omega: float) -> f
     return clipped / len(cosines)
 
 
-def _against(scores: Float[Tensor, "r c"]) -> Against:
+def _against(scores: Float[Tensor, "r c"]) -> NegativeSet:
     neighbours = scores.new_full((len(scores), NEIGHBOURS), POSITIVE)
     everything = torch.ones_like(neighbours, dtype=torch.bool)
-    return Against(scores, torch.zeros_like(scores), float(scores.shape[1]), neighbours, everything)
+    return NegativeSet(scores, torch.zeros_like(scores), float(scores.shape[1]), neighbours, everything)
 
 
-def _contrast(tau: float, lowest: float) -> Contrast:
-    return Contrast(
+def _contrast(tau: float, lowest: float) -> ContrastiveLoss:
+    return ContrastiveLoss(
         temperature=tau, item_weight=1.0, user_weight=1.0, omega_items=0.0, omega_users=0.0, lowest=lowest
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import InBatchSampler, Negatives
-from hdccf.losses.contrastive import negatives as contrast
+from hdccf.losses import negatives as contrast
 from hdccf.verify.report import Finding
 
 PART = "Propositions 1 and 2"

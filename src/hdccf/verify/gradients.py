@@ -12,8 +12,8 @@ from hdccf import losses
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.sampling import InBatch, InBatchSampler, Negatives, UniformSampler
 from hdccf.data.synthetic import synthetic_world
-from hdccf.losses.contrastive import negatives as contrast
-from hdccf.losses.negatives import Against, Contrast, Side
+from hdccf.losses import negatives as contrast
+from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
 from hdccf.rng import generator_for
 from hdccf.verify.report import Finding
 
@@ -27,8 +27,8 @@ class Scores:
     """Scores of a batch that gradients are asked for."""
 
     positive: Tensor
-    items: Against
-    users: Against
+    items: NegativeSet
+    users: NegativeSet
 
     def leaves(self) -> list[Tensor]:
         sides = (self.items, self.users)
@@ -51,15 +51,15 @@ def _plain(graph: Graph, seed: int) -> Iterator[Finding]:
     batch = next(sampler.epoch(generator))
     tau = 0.2
 
-    def side(negatives: Int64[Tensor, "b s"], neighbours: Int64[Tensor, "b p"]) -> Against:
+    def term(negatives: Int64[Tensor, "b s"], neighbours: Int64[Tensor, "b p"]) -> NegativeSet:
         scores = _random(negatives.shape, generator)
         ones = torch.ones_like(neighbours, dtype=torch.bool)
-        return Against(scores, torch.zeros_like(scores), None, _random(neighbours.shape, generator), ones)
+        return NegativeSet(scores, torch.zeros_like(scores), None, _random(neighbours.shape, generator), ones)
 
     scores = Scores(
         _random(batch.users.shape, generator),
-        side(batch.negative_items, batch.neighbour_items),
-        side(batch.negative_users, batch.neighbour_users),
+        term(batch.negative_items, batch.neighbour_items),
+        term(batch.negative_users, batch.neighbour_users),
     )
     _, loss = _loss(_contrast(tau, 0.0), scores)
     positive, items, users = torch.autograd.grad(loss.sum(), scores.leaves()[:3])
@@ -111,7 +111,9 @@ def _debiased(graph: Graph, seed: int) -> Iterator[Finding]:
     batch = next(sampler.epoch(generator))
     tau = 0.5
 
-    def side(negatives: Negatives, target: Int64[Tensor, " b"], frequency: Int64[Tensor, " n"]) -> Against:
+    def term(
+        negatives: Negatives, target: Int64[Tensor, " b"], frequency: Int64[Tensor, " n"]
+    ) -> NegativeSet:
         scores = _random((len(target), len(negatives.columns)), generator)
         log_frequency = losses.log_frequency_weights(frequency[negatives.columns].double(), _BETA)
         log_weights = contrast.in_batch_log_weights(negatives, log_frequency, mask_observed=True)
@@ -119,12 +121,12 @@ def _debiased(graph: Graph, seed: int) -> Iterator[Finding]:
         neighbours = _random(negatives.own.shape, generator)
         size = float(negatives.own.shape[1] * (len(target) - 1))
         other = negatives.columns[negatives.own] != target[:, None]
-        return Against(scores, log_weights, size, neighbours, other)
+        return NegativeSet(scores, log_weights, size, neighbours, other)
 
     scores = Scores(
         _random(batch.users.shape, generator),
-        side(batch.against_items, batch.items, graph.users_of.degrees),
-        side(batch.against_users, batch.users, graph.items_of.degrees),
+        term(batch.item_negatives, batch.items, graph.users_of.degrees),
+        term(batch.user_negatives, batch.users, graph.items_of.degrees),
     )
     sides, loss = _loss(_contrast(tau, _OMEGA), scores)
     gradients = torch.autograd.grad(loss.sum(), scores.leaves())
@@ -165,8 +167,8 @@ def _literal_gradients(graph: Graph, batch: InBatch, scores: Scores, tau: float)
     of_scores = [torch.zeros_like(scores.items.scores), torch.zeros_like(scores.users.scores)]
     of_neighbours = [torch.zeros_like(scores.items.neighbours), torch.zeros_like(scores.users.neighbours)]
     sides = (
-        (batch.against_items, scores.items, batch.users, batch.items, graph.items_of, graph.users_of),
-        (batch.against_users, scores.users, batch.items, batch.users, graph.users_of, graph.items_of),
+        (batch.item_negatives, scores.items, batch.users, batch.items, graph.items_of, graph.users_of),
+        (batch.user_negatives, scores.users, batch.items, batch.users, graph.users_of, graph.items_of),
     )
     for k, target_score in enumerate(scores.positive.tolist()):
         target_term = math.exp(target_score / tau)
@@ -183,7 +185,7 @@ def _literal_gradients(graph: Graph, batch: InBatch, scores: Scores, tau: float)
 def _literal_side(
     k: int,
     negatives: Negatives,
-    against: Against,
+    against: NegativeSet,
     anchors: Tensor,
     targets: Tensor,
     observed: Neighbours,
@@ -221,15 +223,17 @@ def _literal_side(
 # -- both ----------------------------------------------------------------------------------------------------
 
 
-def _contrast(tau: float, omega: float) -> Contrast:
-    return Contrast(
+def _contrast(tau: float, omega: float) -> ContrastiveLoss:
+    return ContrastiveLoss(
         temperature=tau, item_weight=1.0, user_weight=1.0, omega_items=omega, omega_users=omega, lowest=-1.0
     )
 
 
-def _loss(losses_of: Contrast, scores: Scores) -> tuple[tuple[Side, Side], Float[Tensor, " b"]]:
-    items = losses_of.side(scores.items, scores.positive, losses_of.omega_items)
-    users = losses_of.side(scores.users, scores.positive, losses_of.omega_users)
+def _loss(
+    losses_of: ContrastiveLoss, scores: Scores
+) -> tuple[tuple[NegativeTerm, NegativeTerm], Float[Tensor, " b"]]:
+    items = losses_of.term(scores.items, scores.positive, losses_of.omega_items)
+    users = losses_of.term(scores.users, scores.positive, losses_of.omega_users)
     return (items, users), losses_of.loss(scores.positive, items, users)
 
 

@@ -14,10 +14,10 @@ from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import InBatch, InBatchSampler, Negatives
 from hdccf.data.synthetic import synthetic_world
-from hdccf.losses.contrastive import negatives as contrast
-from hdccf.losses.negatives import Against
+from hdccf.losses import negatives as contrast
+from hdccf.losses.negatives import NegativeSet
+from hdccf.models.hdccf import scores as hdccf_scores
 from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.hdccf.model import scores as hdccf_scores
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
 from hdccf.verify.enumeration import PART, check_enumeration, tiny_data
@@ -81,10 +81,10 @@ def check_each_target(seed: int, epochs: int) -> Finding:
     for epoch in range(epochs):
         counts = torch.zeros(unknown.shape, dtype=torch.float64)
         for batch in sampler.epoch(generator):
-            rows, columns = number[batch.users, batch.items], batch.against_items.columns
+            rows, columns = number[batch.users, batch.items], batch.item_negatives.columns
             # Added, not set: a pair that came twice in an epoch would otherwise go unnoticed.
             none = torch.zeros(len(columns), dtype=torch.float64)
-            found = contrast.in_batch_log_weights(batch.against_items, none, mask_observed=False).exp()
+            found = contrast.in_batch_log_weights(batch.item_negatives, none, mask_observed=False).exp()
             counts.index_put_((rows[:, None], columns[None, :]), found, accumulate=True)
         deviations[epoch] = (counts - predicted)[unknown].numpy()
     measured, region = global_test(deviations)
@@ -118,7 +118,7 @@ class Counted:
         return cls(~observed, batch_size / n_pairs * targets * each)
 
     def deviations(
-        self, against: Against, columns: Int64[Tensor, " c"], nodes: Int64[Tensor, " b"]
+        self, against: NegativeSet, columns: Int64[Tensor, " c"], nodes: Int64[Tensor, " b"]
     ) -> Floats:
         """Of one batch, in units that make frequent and rare columns vary alike."""
         counts = against.weights().double().round() * self.unknown[nodes][:, columns]
@@ -144,12 +144,12 @@ def check_appearances(
         for (on_items, on_users), rows in zip(relations, found, strict=True):
             assert on_items is not None and on_users is not None  # noqa: S101, PT018 - `_model` asks for them
             on_both = (
-                of_users.deviations(on_items, batch.against_items.columns, batch.users),
-                of_items.deviations(on_users, batch.against_users.columns, batch.items),
+                of_users.deviations(on_items, batch.item_negatives.columns, batch.users),
+                of_items.deviations(on_users, batch.user_negatives.columns, batch.items),
             )
             rows.append(np.concatenate(on_both))
-        repeats[k] = _repeats(batch.against_items, batch.users, model.graph.items_of)
-        repeats[k] += _repeats(batch.against_users, batch.items, model.graph.users_of)
+        repeats[k] = _repeats(batch.item_negatives, batch.users, model.graph.items_of)
+        repeats[k] += _repeats(batch.user_negatives, batch.items, model.graph.users_of)
     sizes = f"{batches} independent batches, M = {batch_size}, P = {NEIGHBOURS}"
     for proposition, losses, rows in ((1, "L_u-i", found[0]), (2, "L_i-i and L_u-u", found[1])):
         table = np.stack(rows)

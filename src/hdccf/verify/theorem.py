@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.data.sampling import Block
-from hdccf.models.hdccf.model import scores as hdccf_scores
+from hdccf.models.hdccf import scores as hdccf_scores
 from hdccf.rng import generator_for
 from hdccf.verify.report import Finding
 from hdccf.verify.statistics import Floats, mean_interval
@@ -149,7 +149,7 @@ def _block(known: Known, seed: int) -> Sides:
         (sides[ITEMS], known.of_users, block.users[block.rows]),
         (sides[USERS], known.of_items, block.positive_columns),
     ):
-        # A block's Q is the number of negatives that it has, each standing for itself.
+        # A block's Q is the number of negatives that it has, each state for itself.
         size = (~truth.observed).sum(1)[which]
         ratios = side.log_score.double().exp() / (size * truth.ideal[which])
         found.append(Ratios.of(truth, which, ratios, float(side.clipped)))

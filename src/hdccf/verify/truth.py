@@ -15,9 +15,9 @@ from torch import Tensor
 
 from hdccf.data.sampling import Drawn, InBatch
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.losses.negatives import Contrast, Side
+from hdccf.losses.negatives import ContrastiveLoss, NegativeTerm
+from hdccf.models.hdccf import scores as hdccf_scores
 from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.hdccf.model import scores as hdccf_scores
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
 
@@ -125,10 +125,12 @@ class Known:
         return Rows(users.terms.T, users.liked.T, users.observed.T, torch.from_numpy(self.world.omega_users))
 
     @property
-    def contrast(self) -> Contrast:
+    def contrast(self) -> ContrastiveLoss:
         return self.model.contrast
 
-    def sides(self, batch: Drawn | InBatch, debiased: bool = True) -> tuple[Float[Tensor, " b"], Side, Side]:
+    def sides(
+        self, batch: Drawn | InBatch, debiased: bool = True
+    ) -> tuple[Float[Tensor, " b"], NegativeTerm, NegativeTerm]:
         """The positives' scores and both negative scores, with each row's true ω⁺ (or 0) and Q = SIZE."""
         if isinstance(batch, InBatch):
             scored = hdccf_scores.score_in_batch(self.model, batch)
@@ -136,8 +138,8 @@ class Known:
             scored = hdccf_scores.score_drawn(self.model, batch)
         omega_items = self.of_users.omega[batch.users].float() if debiased else 0.0
         omega_users = self.of_items.omega[batch.items].float() if debiased else 0.0
-        items = self.contrast.side(scored.items._replace(size=SIZE), scored.positive, omega_items)
-        users = self.contrast.side(scored.users._replace(size=SIZE), scored.positive, omega_users)
+        items = self.contrast.term(scored.items._replace(size=SIZE), scored.positive, omega_items)
+        users = self.contrast.term(scored.users._replace(size=SIZE), scored.positive, omega_users)
         return scored.positive, items, users
 
     def ideal_loss(

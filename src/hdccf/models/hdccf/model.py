@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from hdccf import losses
-from hdccf.data.ahead import drawn_ahead
+from hdccf.data.ahead import prefetch
 from hdccf.data.cuts import History, Windows, cut_histories, cut_windows, last_places
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
@@ -29,7 +29,7 @@ from hdccf.data.weights import weights_of
 from hdccf.data.window_blocks import WindowBlockSampler
 from hdccf.errors import ConfigError
 from hdccf.losses.diagnostics import describe_negatives
-from hdccf.losses.negatives import Contrast
+from hdccf.losses.negatives import ContrastiveLoss
 from hdccf.models.attention import HistoryAttention
 from hdccf.models.base import Objective, VectorScorer, weighted_mean
 from hdccf.models.hdccf.losses import block_loss, instance_loss, relation_loss
@@ -46,7 +46,7 @@ from hdccf.models.hdccf.settings import HDCCF
 from hdccf.models.scoring import Scorer
 from hdccf.models.spectral import start_spectral
 from hdccf.models.tables import Table
-from hdccf.parallel import ALONE, Team
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
 
 Batch = InBatch | Drawn | Block | Pool
@@ -61,7 +61,7 @@ _USERS_AT_ONCE = 512
 class HDCCFModel(nn.Module):
     """Built from settings and training pairs; the trainer does the rest."""
 
-    team: Team = ALONE
+    process_group: ProcessGroup = SINGLE_PROCESS
 
     def __init__(self, settings: HDCCF, train: Interactions, generator: torch.Generator) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class HDCCFModel(nn.Module):
         # Each relation has its own g: what matters between users is not what matters between user and item.
         self.user_user = _similarity(settings, generator) if settings.user_user_weight else None
         self.item_item = _similarity(settings, generator) if settings.item_item_weight else None
-        self.contrast = Contrast(
+        self.contrast = ContrastiveLoss(
             temperature=settings.temperature,
             item_weight=settings.item_side,
             user_weight=settings.user_side,
@@ -175,7 +175,7 @@ class HDCCFModel(nn.Module):
         batches: Iterator[Batch] = self.sampler.epoch(generator)
         # A pool's steps take one thread (`numbers_a_step`): another one can draw (decision 06).
         spare = isinstance(self.sampler, PoolSampler) and torch.get_num_threads() > 1
-        return drawn_ahead(batches) if spare else batches
+        return prefetch(batches) if spare else batches
 
     def objectives(self, batch: Batch, generator: torch.Generator) -> Iterator[Objective]:
         s = self.settings
@@ -188,7 +188,7 @@ class HDCCFModel(nn.Module):
             loss, clips = block_loss(self, scored, batch, generator)
             weights, relation_weights = (scored.weights, batch.weights), scored.anchor_weights
         else:
-            part, n = part_of(batch, self.team.rows(len(batch.users))), len(batch.users)
+            part, n = part_of(batch, self.process_group.rows(len(batch.users))), len(batch.users)
             scored = score_in_batch(self, part, n) if isinstance(part, InBatch) else score_drawn(self, part)
             loss, clips = instance_loss(self, scored, n, generator)
             weights = relation_weights = (part.weights, batch.weights)
@@ -279,7 +279,7 @@ class HDCCFModel(nn.Module):
         return self.log_weights("users", self.settings.sampler == "in-batch")
 
     def _pool_objective(self, pool: Pool) -> Objective:
-        part = part_of(pool, self.team.rows(len(pool.users)))
+        part = part_of(pool, self.process_group.rows(len(pool.users)))
         loss, clipped = pool_loss(self, part, len(pool.items))
         total = weighted_mean(loss, part.weights, pool.weights)
         return Objective(total, _EVERYTHING, {"clipped-items": clipped})

@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 from hdccf.data.pools import Pool
 from hdccf.kernels.sparse_gradients import LEAST_NUMBERS, arrays, gradient_of_rows, is_compiled
 from hdccf.losses.block import widest_exponent
-from hdccf.losses.negatives import Side
+from hdccf.losses.negatives import NegativeTerm
 from hdccf.models.hdccf.scores import pool_log_weights
-from hdccf.similarity import SHORTEST, Cosine, Vectors, slope_of_unit, unit_and_lengths
+from hdccf.similarity import SHORTEST, Cosine, Vectors, unit_and_lengths, unit_gradient
 
 if TYPE_CHECKING:
     from hdccf.models.hdccf.model import HDCCFModel
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def pool_loss(
     model: "HDCCFModel", pool: Pool, n_positives: int
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, ""]]:
-    """Of each positive, and the share that is clipped; where it is a team member's part, of `n_positives`."""
+    """Of each positive, and the share that is clipped; where it is a process's part, of `n_positives`."""
     log_weights = pool_log_weights(model, pool)
     if _is_plain(model):
         loss = compiled_loss(model, pool, log_weights)
@@ -31,7 +31,7 @@ def pool_loss(
     each_user = Vectors(users.embedding[pool.rows], users.factors[pool.rows])
     positive = model.user_item.matching(each_user, model.items.of(pool.items))
     scores = model.user_item.all_pairs(users, columns)
-    items: Side = model.contrast.pool(scores, positive, pool, log_weights, n_positives)
+    items: NegativeTerm = model.contrast.pool(scores, positive, pool, log_weights, n_positives)
     return model.contrast.loss(positive, items, None), items.clipped.detach()
 
 
@@ -89,8 +89,8 @@ class _PoolContrast(torch.autograd.Function):
         own = of_items[: len(pool.items)]
         given = arrays(rows, items, pool.rows, pool.items, scores, scales, -of_sums * against)
         _kernels().add_unit_gradients(*given, SHORTEST, *arrays(of_rows, own))
-        of_items[len(pool.items) :] = slope_of_unit(of_columns, columns, column_lengths)
-        of_users = slope_of_unit(of_rows, rows, row_lengths)
+        of_items[len(pool.items) :] = unit_gradient(of_columns, columns, column_lengths)
+        of_users = unit_gradient(of_rows, rows, row_lengths)
         every = torch.cat((pool.items, pool.columns))
         return (
             gradient_of_rows(pool.users, of_users, users),

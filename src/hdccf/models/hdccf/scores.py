@@ -10,8 +10,8 @@ from torch import Tensor
 from hdccf.data.parts import part_of
 from hdccf.data.pools import Pool
 from hdccf.data.sampling import Block, Drawn, InBatch, Negatives
-from hdccf.losses.negatives import Against, in_batch_log_weights
-from hdccf.parallel import Team
+from hdccf.losses.negatives import NegativeSet, in_batch_log_weights
+from hdccf.parallel import ProcessGroup
 from hdccf.similarity import Similarity, Vectors
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ class Scored(NamedTuple):
     """A batch of instances: the positives, both sides of Eq. 14, and the relations of Eq. 17 where wanted."""
 
     positive: Float[Tensor, " b"]
-    items: Against
-    users: Against
-    user_user: Against | None
-    item_item: Against | None
+    items: NegativeSet
+    users: NegativeSet
+    user_user: NegativeSet | None
+    item_item: NegativeSet | None
 
 
 class ScoredBlock(NamedTuple):
     """A block: all its pairs, what weighs its columns and rows, and the relations of some anchors.
 
-    In a team the scores and the relations are those of the member's own rows and anchors.
+    In a process group the scores and the relations are those of the member's own rows and anchors.
     """
 
     scores: Float[Tensor, "r c"]
@@ -40,8 +40,8 @@ class ScoredBlock(NamedTuple):
     """Of all rows of the block."""
     weights: Float[Tensor, " b"]
     """Of the positives in the own rows."""
-    user_user: Against | None
-    item_item: Against | None
+    user_user: NegativeSet | None
+    item_item: NegativeSet | None
     anchor_weights: tuple[Float[Tensor, " a"], Float[Tensor, " anchors"]]
     """Of the own anchors, and of all."""
 
@@ -52,14 +52,14 @@ def score_in_batch(model: "HDCCFModel", batch: InBatch, n_instances: int | None 
     Where `batch` is a part of one, `n_instances` says how many the whole has.
     """
     users, items = model.user_vectors(batch.users), model.items.of(batch.items)
-    column_users = model.user_vectors(batch.against_users.columns)
-    column_items = model.items.of(batch.against_items.columns)
+    column_users = model.user_vectors(batch.user_negatives.columns)
+    column_items = model.items.of(batch.item_negatives.columns)
     masked = model.settings.mask_observed
     item_weights = in_batch_log_weights(
-        batch.against_items, model.log_item_weights[batch.against_items.columns], mask_observed=masked
+        batch.item_negatives, model.log_item_weights[batch.item_negatives.columns], mask_observed=masked
     )
     user_weights = in_batch_log_weights(
-        batch.against_users, model.log_user_weights[batch.against_users.columns], mask_observed=masked
+        batch.user_negatives, model.log_user_weights[batch.user_negatives.columns], mask_observed=masked
     )
     # Q is counted before masking (erratum 3).
     size = float(model.settings.neighbours * ((n_instances or len(batch.users)) - 1))
@@ -69,18 +69,18 @@ def score_in_batch(model: "HDCCFModel", batch: InBatch, n_instances: int | None 
         log_weights: Float[Tensor, "b c"],
         side: Negatives,
         target: Int64[Tensor, " b"],
-    ) -> Against:
-        return Against(
+    ) -> NegativeSet:
+        return NegativeSet(
             scores, log_weights, size, scores.gather(1, side.own), side.columns[side.own] != target[:, None]
         )
 
     def relation(
         similarity: Similarity | None, left: Vectors, right: Vectors, *rest: Tensor | Negatives
-    ) -> Against | None:
+    ) -> NegativeSet | None:
         return None if similarity is None else against(similarity.all_pairs(left, right), *rest)  # type: ignore[arg-type]
 
-    on_items = (item_weights, batch.against_items, batch.items)
-    on_users = (user_weights, batch.against_users, batch.users)
+    on_items = (item_weights, batch.item_negatives, batch.items)
+    on_users = (user_weights, batch.user_negatives, batch.users)
     return Scored(
         model.user_item.matching(users, items),
         against(model.user_item.all_pairs(users, column_items), *on_items),
@@ -109,18 +109,18 @@ def score_drawn(model: "HDCCFModel", batch: Drawn) -> Scored:
     user_user = item_item = None
     if model.user_user is not None:
         g = model.user_user.matching
-        user_user = Against(
+        user_user = NegativeSet(
             g(each_user, negative_users), user_weights, size, g(each_user, near_users), other_users
         )
     if model.item_item is not None:
         g = model.item_item.matching
-        item_item = Against(
+        item_item = NegativeSet(
             g(each_item, negative_items), item_weights, size, g(each_item, near_items), other_items
         )
     return Scored(
         f(users, items),
-        Against(f(each_user, negative_items), item_weights, size, f(each_user, near_items), other_items),
-        Against(f(negative_users, each_item), user_weights, size, f(near_users, each_item), other_users),
+        NegativeSet(f(each_user, negative_items), item_weights, size, f(each_user, near_items), other_items),
+        NegativeSet(f(negative_users, each_item), user_weights, size, f(near_users, each_item), other_users),
         user_user,
         item_item,
     )
@@ -128,8 +128,8 @@ def score_drawn(model: "HDCCFModel", batch: Drawn) -> Scored:
 
 def score_block(model: "HDCCFModel", block: Block, generator: torch.Generator) -> ScoredBlock:
     """All users of a block with all its items, once."""
-    team, n_rows = model.team, len(block.users)
-    part = part_of(block, team.rows(n_rows))
+    process_group, n_rows = model.process_group, len(block.users)
+    part = part_of(block, process_group.rows(n_rows))
     users, items = block_vectors(model, part, generator)
     log_items, log_users = block_log_weights(model, block)
     user_user = item_item = None
@@ -138,12 +138,12 @@ def score_block(model: "HDCCFModel", block: Block, generator: torch.Generator) -
         shuffled = torch.randperm(len(block.rows), generator=generator, device=generator.device)
         anchors = shuffled[: model.settings.batch_size]
         rows, columns = block.rows[anchors], block.positive_columns[anchors]
-        anchor_weights = (block.weights[anchors[team.rows(len(anchors))]], block.weights[anchors])
+        anchor_weights = (block.weights[anchors[process_group.rows(len(anchors))]], block.weights[anchors])
         observed = torch.zeros(len(log_users), len(log_items), dtype=torch.bool, device=rows.device)
         observed[block.observed_rows, block.observed_columns] = True
         if model.user_user is not None:
             related = observed.T[columns]  # the block's users who have the anchor's item
-            every = gathered(users, n_rows, team)
+            every = gathered(users, n_rows, process_group)
             user_user = _block_relation(model, model.user_user, every, log_users, related, rows, generator)
         if model.item_item is not None:
             related = observed[rows]  # the block's items that the anchor's user has
@@ -152,11 +152,11 @@ def score_block(model: "HDCCFModel", block: Block, generator: torch.Generator) -
     return ScoredBlock(scores, log_items, log_users, part.weights, user_user, item_item, anchor_weights)
 
 
-def gathered(vectors: Vectors, n: int, team: Team) -> Vectors:
-    """All n rows of which each of a team has some."""
-    embedding = team.gather(vectors.embedding, n)
+def gathered(vectors: Vectors, n: int, process_group: ProcessGroup) -> Vectors:
+    """All n rows of which each of a process group has some."""
+    embedding = process_group.all_gather(vectors.embedding, n)
     same = vectors.factors is vectors.embedding
-    return Vectors(embedding, embedding if same else team.gather(vectors.factors, n))
+    return Vectors(embedding, embedding if same else process_group.all_gather(vectors.factors, n))
 
 
 def _block_relation(
@@ -167,20 +167,20 @@ def _block_relation(
     related: Bool[Tensor, "a n"],
     anchors: Int64[Tensor, " a"],
     generator: torch.Generator,
-) -> Against:
+) -> NegativeSet:
     """Anchors against the block's rows (or columns): P neighbours from the related, the rest negatives.
 
-    Neighbours are drawn for all anchors; a member of a team scores its own.
+    Neighbours are drawn for all anchors; a process of a group scores its own.
     """
     # An anchor is related to itself, so there is always something to draw; drawn itself, it does not count.
     drawn = torch.multinomial(
         related.float(), model.settings.neighbours, replacement=True, generator=generator
     )
-    own = model.team.rows(len(anchors))
+    own = model.process_group.rows(len(anchors))
     drawn, related, anchors = drawn[own], related[own], anchors[own]
     scores = similarity.all_pairs(Vectors(vectors.embedding[anchors], vectors.factors[anchors]), vectors)
     masked = log_weights.expand(scores.shape).masked_fill(related, -torch.inf)
-    return Against(scores, masked, None, scores.gather(1, drawn), drawn != anchors[:, None])
+    return NegativeSet(scores, masked, None, scores.gather(1, drawn), drawn != anchors[:, None])
 
 
 def block_vectors(
@@ -207,7 +207,7 @@ def pool_log_weights(model: "HDCCFModel", pool: Pool) -> Float[Tensor, " c"]:
     return model.log_item_weights.index_select(0, pool.columns) + pool.inclusion.log()
 
 
-def item_negatives(model: "HDCCFModel", batch: InBatch | Drawn | Block | Pool) -> Against:
+def item_negatives(model: "HDCCFModel", batch: InBatch | Drawn | Block | Pool) -> NegativeSet:
     """The item side of any batch, for diagnosis: a block's or a pool's rows become instances."""
     if isinstance(batch, InBatch):
         return score_in_batch(model, batch).items
@@ -223,7 +223,7 @@ def item_negatives(model: "HDCCFModel", batch: InBatch | Drawn | Block | Pool) -
     log_weights = log_items.repeat(len(scores), 1)
     log_weights[batch.observed_rows, batch.observed_columns] = -torch.inf
     none = scores.new_zeros(len(scores), 0)
-    return Against(scores, log_weights, None, none, none.bool())
+    return NegativeSet(scores, log_weights, None, none, none.bool())
 
 
 def _against_each(vectors: Vectors) -> Vectors:

@@ -1,4 +1,4 @@
-"""A team's keeper: checkpoints go through Ray Train to its storage path, and come from there."""
+"""A process group's store: checkpoints go through Ray Train to its storage path, and come from there."""
 
 import json
 import tempfile
@@ -15,7 +15,7 @@ from hdccf.distributed.checkpoints import BEST, METRICS, STATE, fetched, seal
 Tensors = dict[str, Tensor]
 
 
-class RayKeeper:
+class RayCheckpointStore:
     """The first member writes; every member takes part in every report, and reads when it starts."""
 
     def __init__(self, rank: int, start: str | None) -> None:
@@ -24,7 +24,7 @@ class RayKeeper:
         self._scratch = tempfile.TemporaryDirectory(prefix="hdccf-worker-")
         self._folder = Path(self._scratch.name)
         self._records: list[dict[str, Any]] = []
-        self.place = self.best_place = "Ray's storage path"
+        self.location = self.best_location = "Ray's storage path"
 
     def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
         reported = train.get_checkpoint()
@@ -37,7 +37,7 @@ class RayKeeper:
         return None
 
     def _read(self, folder: Path, device: torch.device) -> tuple[Tensors, dict[str, Any]]:
-        self.place = str(folder / STATE)
+        self.location = str(folder / STATE)
         if self.rank == 0:
             best, records = folder / BEST, folder / METRICS
             if best.exists():
@@ -46,8 +46,8 @@ class RayKeeper:
         return checkpoint.load(folder / STATE, device)
 
     def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
-        standing = facts["standing"]
-        shown = {"epoch": standing["epoch"], "step": standing["step"]}
+        state = facts["state"]
+        shown = {"epoch": state["epoch"], "step": state["step"]}
         if self.rank != 0:
             train.report(shown, checkpoint=None)
             return
@@ -55,10 +55,10 @@ class RayKeeper:
         lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in self._records)
         (self._folder / METRICS).write_text(lines, encoding="utf-8")
         # Epochs are many steps long: this orders checkpoints whatever an epoch's number of steps.
-        seal(self._folder, standing["epoch"] * 1_000_000_000 + standing["step"])
+        seal(self._folder, state["epoch"] * 1_000_000_000 + state["step"])
         train.report(shown, checkpoint=train.Checkpoint.from_directory(str(self._folder)))
 
-    def keep_best(self, tensors: Tensors, epoch: int) -> None:
+    def save_best(self, tensors: Tensors, epoch: int) -> None:
         if self.rank == 0:
             checkpoint.save(self._folder / BEST, tensors, {"epoch": epoch})
 
@@ -69,8 +69,8 @@ class RayKeeper:
     def log(self, record: dict[str, Any]) -> None:
         self._records.append(record)
 
-    def forget_after(self, epoch: int) -> None:
+    def truncate_log(self, epoch: int) -> None:
         self._records = [record for record in self._records if record["epoch"] <= epoch]
 
-    def stop_here(self, epoch: int, step: int) -> None:
+    def raise_interrupted(self, epoch: int, step: int) -> None:
         raise KeyboardInterrupt

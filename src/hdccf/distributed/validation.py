@@ -24,7 +24,7 @@ def model_of_some(model: Model, settings: Settings, member: Member) -> Model:
 
 def restrict(alone: Model, model: Model, users: Stretch) -> None:
     """Gives a model of some users the weights of the model of all, without copying them."""
-    assert isinstance(alone, torch.nn.Module)  # noqa: S101 - all models that a team trains are
+    assert isinstance(alone, torch.nn.Module)  # noqa: S101 - all models that a process group trains are
     alone.load_state_dict(slice_of(model.state_dict(), alone, users), assign=True)
 
 
@@ -37,7 +37,7 @@ def slice_of(whole: dict[str, Tensor], alone: Model, users: Stretch) -> dict[str
     }
 
 
-class SpreadJudge:
+class DistributedValidator:
     """The validation metric: the mean over the users of all workers."""
 
     def __init__(self, settings: Settings, member: Member) -> None:
@@ -53,7 +53,7 @@ class SpreadJudge:
         settings = self.settings
         if not self.member.store.meta["validation"] or not isinstance(settings, TrainingSettings):
             return {}
-        sums = self.member.group.total(torch.tensor(self._sum_and_count(model), dtype=torch.float64))
+        sums = self.member.group.all_reduce(torch.tensor(self._sum_and_count(model), dtype=torch.float64))
         return {settings.validation_metric: float(sums[0] / sums[1])}
 
     def _sum_and_count(self, model: Model) -> tuple[float, float]:
