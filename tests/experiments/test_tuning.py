@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from graphs import small_split
+from hdccf.config import Real, Space, Variant
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.experiments import tuning
@@ -25,7 +26,6 @@ from hdccf.experiments.tuning_display import TuningDisplay
 from hdccf.experiments.tuning_figures import draw_history, draw_importance, importances
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
-from hdccf.search import Real, Space, Variant
 from training import CutOff
 
 SMALL = {"epochs": 3, "evaluate_every": 1, "block_users": 16, "embedding_dim": 4}

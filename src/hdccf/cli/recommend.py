@@ -206,8 +206,7 @@ def models(
     from rich.console import Console
     from rich.table import Table
 
-    from hdccf.models import MODELS, entry_named
-    from hdccf.models.presets import presets_of
+    from hdccf.models import MODELS, entry_named, presets_of
 
     table = Table(box=None, header_style="bold")
     if name is None:

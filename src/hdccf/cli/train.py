@@ -308,8 +308,7 @@ def _one_source(dataset: str | None, interactions: str | None) -> str:
 
 def _settings(model: str, preset: str | None, config: Path | None, assignments: list[str]) -> "Settings":
     from hdccf.config import build_settings, parse_assignments, read_toml
-    from hdccf.models import entry_named
-    from hdccf.models.presets import preset_named
+    from hdccf.models import entry_named, preset_named
 
     entry = entry_named(model)
     layers: list[dict[str, Any]] = []
@@ -348,21 +347,12 @@ def _prepare(source: str, method: str | None, core: int, seed: int, options: dic
 
 def _say_what_was_chosen(settings: "Settings", split: "Split") -> None:
     from hdccf.console import note
-    from hdccf.models.hdccf.model import resolve_user_vector
-    from hdccf.models.hdccf.settings import HDCCF
 
     for remark in (repr(split), *split.remarks()):
         note(remark)
-    if isinstance(settings, HDCCF):
-        vector = resolve_user_vector(settings, split.train)
-        because = "the data has times"
-        if vector == "free":
-            because = "the data has no times" if split.train.times is None else "histories go with blocks"
-        chosen = f" ({because})" if settings.user_vector == "auto" else ""
-        note(
-            f"user vectors: {vector}{chosen}; negatives: {settings.sampler}; "
-            f"similarity: {settings.similarity}, temperature {settings.temperature}"
-        )
+    choices = settings.choices(split.train)
+    if choices is not None:
+        note(choices)
 
 
 def _diagnosis(about: dict[str, Any], split: "Split") -> Any:

@@ -12,7 +12,7 @@ from hdccf.errors import EvaluationError
 from hdccf.evaluation.evaluating import DEFAULT_KS, DEFAULT_NEGATIVES, Rank, evaluate
 from hdccf.evaluation.ranking import DEFAULT_MEMORY, PROTOCOLS
 from hdccf.evaluation.report import Evaluation
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 
 FOLDER = "evaluation"
 

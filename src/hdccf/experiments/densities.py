@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hdccf.data.split import Split
 from hdccf.evaluation.ranking import Ranker
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 
 BINS = 50
 TAIL = 0.01

@@ -10,9 +10,8 @@ from hdccf.errors import ConfigError
 from hdccf.experiments.best import read_origin
 from hdccf.experiments.places import part_name
 from hdccf.experiments.tasks import Task
-from hdccf.models import entry_named
+from hdccf.models import TUNED, entry_named
 from hdccf.models.hdccf.settings import PRESETS
-from hdccf.models.presets import TUNED
 
 OURS = "hdccf"
 PAPERS = ("pmf", "bpr", "svdpp", "neumf", "enmf", "irgan", "sd-gar")
