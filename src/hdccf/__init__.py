@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hdccf.data.prepare import leave_one_out as leave_one_out
     from hdccf.data.prepare import predefined_split as predefined_split
     from hdccf.data.prepare import random_split as random_split
-    from hdccf.data.sources import read as read
+    from hdccf.data.read import read as read
     from hdccf.data.sql import read_sql as read_sql
     from hdccf.data.synthetic import World as World
     from hdccf.data.synthetic import synthetic_world as synthetic_world
@@ -54,7 +54,7 @@ _ROOM_OF = {
     "leave_one_out": "hdccf.data.prepare",
     "predefined_split": "hdccf.data.prepare",
     "random_split": "hdccf.data.prepare",
-    "read": "hdccf.data.sources",
+    "read": "hdccf.data.read",
     "read_sql": "hdccf.data.sql",
     "HdccfError": "hdccf.errors",
     "Interactions": "hdccf.data.interactions",

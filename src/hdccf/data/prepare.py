@@ -182,7 +182,7 @@ def _opened(part: Any, reading: dict[str, Any]) -> Interactions:
     if isinstance(part, Interactions):
         return part
     # Only who splits files needs the readers.
-    from hdccf.data.sources import read
+    from hdccf.data.read import read
 
     return read(part, **reading)
 
