@@ -37,7 +37,7 @@ from hdccf.candidates import Best, Wanted, exact_best
 from hdccf.config import Settings
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.data.synthetic import synthetic_world
 from hdccf.index import Index
 from hdccf.models.als import ALS

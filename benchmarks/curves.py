@@ -13,7 +13,7 @@ import hdccf.data.draw_kernels
 import hdccf.pairwise_kernels
 import hdccf.row_kernels
 from hdccf.config import TrainingSettings
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.evaluation.ranking import Ranker
 from hdccf.runs import FitOptions
 from hdccf.scoring import Scorer

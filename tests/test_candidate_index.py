@@ -11,7 +11,7 @@ from hdccf import index as index_module
 from hdccf.candidates import Best, Wanted, best_of_rows, exact_best
 from hdccf.codes import Codes, Points
 from hdccf.data.graph import Neighbours
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError
 from hdccf.index import Index
 from hdccf.models import MODELS

@@ -103,7 +103,7 @@ def test_every_kind_of_batch_can_be_diagnosed(sampler: str) -> None:
 
 
 def test_true_false_negatives_are_those_of_the_world() -> None:
-    from hdccf.data.prepare import leave_one_out
+    from hdccf.data.split import leave_one_out
     from hdccf.data.synthetic import synthetic_world
 
     world = synthetic_world(600, n_users=120, n_items=60, liked=0.2, seed=1)

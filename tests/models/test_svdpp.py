@@ -10,8 +10,8 @@ from torch import Tensor
 from graphs import interactions
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import predefined_split
 from hdccf.data.sampling import Pairs
+from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError
 from hdccf.models.negatives import Draws, Request, UniformNegatives
 from hdccf.models.pairs import PairModel

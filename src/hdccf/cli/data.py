@@ -123,8 +123,8 @@ def show_info(
 
     Columns that are not named are guessed from their names, and the guess is printed.
     """
+    from hdccf.data.core import k_core
     from hdccf.data.describe import describe
-    from hdccf.data.prepare import k_core
 
     whole = reading.open_source(
         source,

@@ -14,7 +14,7 @@ import numpy as np
 from hdccf.data import parsers
 from hdccf.data.acquire import DataFile, Source, Stored, acquire
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import Split, predefined_split
+from hdccf.data.split import Split, predefined_split
 from hdccf.errors import ConfigError, DataError, HdccfError
 from hdccf.progress import note
 
