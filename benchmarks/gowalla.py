@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hdccf
-from hdccf.data.acquire import cache_home
+from hdccf.data.download import cache_home
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.tasks import all_training, open_split, task_of
 from hdccf.models import entry_named

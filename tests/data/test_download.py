@@ -57,7 +57,7 @@ def test_download_writes_what_is_served(
 
 @pytest.mark.parametrize(
     ("path", "match"),
-    [("/missing", "answered 404 Not Found"), ("/short", r"broke off after 1,024,000 of 1,024,010 bytes")],
+    [("/missing", "answered 404 Not Found"), ("/short", r"broke off .*1024000 bytes read, 10 more expected")],
 )
 def test_a_bad_answer_is_an_error(tmp_path: Path, address: str, path: str, match: str) -> None:
     with pytest.raises(DownloadError, match=match):

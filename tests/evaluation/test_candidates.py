@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ranking_oracles import split_of, world
 
-from hdccf.data.acquire import cache_home
+from hdccf.data.download import cache_home
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import candidates

@@ -181,7 +181,7 @@ def _open_paths(source: str, text: TextOptions, kind: str | None) -> OpenTable |
             f"{source} holds {' and '.join(sorted(kinds))} files; read one format at a time, with a glob"
         )
     only = kinds.pop()
-    return _open_several([_open_file(file, only, text) for file in files], source)
+    return open_several([_open_file(file, only, text) for file in files], source)
 
 
 def _files(path: Path, source: str, kind: str | None) -> list[Path]:
@@ -266,7 +266,7 @@ def _open_parquet(path: Path) -> OpenTable:
     return OpenTable(str(path), names, fetch)
 
 
-def _open_several(parts: Sequence[OpenTable], name: str) -> OpenTable:
+def open_several(parts: Sequence[OpenTable], name: str) -> OpenTable:
     """Files that hold parts of one table, one after another."""
     if len(parts) == 1:
         return parts[0]

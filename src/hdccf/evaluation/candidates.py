@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hdccf.data.acquire import cache_home
+from hdccf.data.download import cache_home
 from hdccf.data.interactions import Interactions, stable_order
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError

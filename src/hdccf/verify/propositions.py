@@ -11,7 +11,7 @@ from torch import Tensor
 from hdccf import contrast
 from hdccf.contrast import Against
 from hdccf.data import datasets
-from hdccf.data.acquire import find_stored
+from hdccf.data.download import find_stored
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.sampling import InBatch, InBatchSampler, Negatives
