@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data import read as module
-from hdccf.data.read import number_ids
+from hdccf.data import ids as module
+from hdccf.data.ids import number_ids
 from hdccf.errors import SourceError
 
 

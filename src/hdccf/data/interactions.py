@@ -10,42 +10,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hdccf.data.adjacency import (
+    Adjacency,
+    IntArray,
+    Rows,
+    TimeArray,
+    histories,
+    row_starts,
+    stable_order,
+    transpose,
+)
 from hdccf.errors import DataError
 from hdccf.files import atomic_directory, read_described, write_json
 
-IntArray = NDArray[np.int32]
-TimeArray = NDArray[np.int64]
+__all__ = ["Adjacency", "IntArray", "Interactions", "TimeArray", "stable_order"]
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
-
-
-class Adjacency(NamedTuple):
-    """Compressed sparse rows: the neighbours of `k` are `neighbours[starts[k]:starts[k + 1]]`.
-
-    `rows` says which row of the `Interactions` each entry is, so that times and counts can be looked up;
-    `slice(None)` where the entries are the rows in order.
-    """
-
-    starts: NDArray[np.int64]
-    neighbours: IntArray
-    rows: IntArray | slice
-
-    def of(self, index: int) -> IntArray:
-        """The neighbours of one user or item."""
-        return self.neighbours[self.starts[index] : self.starts[index + 1]]
-
-    @property
-    def degrees(self) -> NDArray[np.int64]:
-        """The number of neighbours of each user or item."""
-        return np.diff(self.starts)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,22 +100,13 @@ class Interactions:
         titles
             A readable title of each item.
         """
-        rows = _Rows(users.astype(np.int32, copy=False), items.astype(np.int32, copy=False), times, counts)
+        rows = Rows(users.astype(np.int32, copy=False), items.astype(np.int32, copy=False), times, counts)
         _check_codes(rows.users, len(user_ids), "user")
         rows.check_lengths()
         _check_codes(rows.items, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
-        order = _history_order(rows.users, times, len(user_ids))
-        starts = _starts(rows.users, len(user_ids))
-        if order is not None:
-            users_in_order = np.repeat(np.arange(len(user_ids), dtype=np.int32), np.diff(starts))
-            rows = _Rows(users_in_order, *(_take(column, order) for column in rows[1:]))
-        by_item = _transpose(starts, rows.items, len(item_ids))
-        repeats = _find_repeats(by_item)
-        if len(repeats):
-            rows = _merge_repeats(rows, by_item, repeats)
-            by_item = _transpose(_starts(rows.users, len(user_ids)), rows.items, len(item_ids))
+        rows, by_item = histories(rows, len(user_ids), len(item_ids))
         often = np.ones(len(rows.users), np.int32) if rows.counts is None else rows.counts
         made = cls(
             rows.users,
@@ -163,12 +142,12 @@ class Interactions:
     @cached_property
     def by_user(self) -> Adjacency:
         """Each user's items in order of time."""
-        return Adjacency(_starts(self.users, self.n_users), self.items, slice(None))
+        return Adjacency(row_starts(self.users, self.n_users), self.items, slice(None))
 
     @cached_property
     def by_item(self) -> Adjacency:
         """Each item's users, ascending."""
-        return _transpose(self.by_user.starts, self.items, self.n_items)
+        return transpose(self.by_user.starts, self.items, self.n_items)
 
     @cached_property
     def matrix(self) -> sparse.csr_array:
@@ -317,113 +296,6 @@ class Interactions:
                 f"{meta['fingerprint']} as saved; save the interactions again"
             )
         return loaded
-
-
-class _Rows(NamedTuple):
-    """Columns of one length, in any order and with repeats."""
-
-    users: IntArray
-    items: IntArray
-    times: TimeArray | None
-    counts: NDArray[np.integer[Any]] | None
-
-    def check_lengths(self) -> None:
-        """Refuses columns that are longer or shorter than the users."""
-        for name, column in self._asdict().items():
-            if column is not None and len(column) != len(self.users):
-                raise DataError(
-                    f"{len(column)} {name} were given for {len(self.users)} users; give one for each row"
-                )
-
-
-def _take(column: NDArray[Any] | None, rows: NDArray[Any]) -> Any:
-    return None if column is None else column[rows]
-
-
-def _starts(codes: IntArray, size: int) -> NDArray[np.int64]:
-    """Where each code starts once the rows are sorted by code; and the end."""
-    starts = np.zeros(size + 1, np.int64)
-    np.cumsum(np.bincount(codes, minlength=size), out=starts[1:])
-    return starts
-
-
-def _history_order(users: IntArray, times: TimeArray | None, n_users: int) -> NDArray[np.integer[Any]] | None:
-    """The order by user, then time, then arrival; None where the rows have it already."""
-    by_time = None
-    if times is not None and not _ascends(times):
-        if _ascends(users) and bool(np.all((times[1:] >= times[:-1]) | (users[1:] != users[:-1]))):
-            return None
-        by_time = stable_order(times)
-        users = users[by_time]
-    if _ascends(users):
-        return by_time
-    # A matrix with one entry in each row: transposed, it lists the rows of each user as they arrived.
-    by_user = _transpose(np.arange(len(users) + 1), users, n_users).neighbours
-    return by_user if by_time is None else by_time[by_user]
-
-
-def _ascends(values: NDArray[np.integer[Any]]) -> bool:
-    return bool(np.all(values[1:] >= values[:-1]))
-
-
-def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """`np.argsort(keys, kind="stable")`, several times faster.
-
-    NumPy sorts plain 64-bit numbers with vector instructions but not their positions, so key and position go
-    into one number. Times that are whole seconds are counted in seconds to make room.
-    """
-    if not len(keys):
-        return np.empty(0, np.int64)
-    lowest, highest = int(keys.min()), int(keys.max())
-    position_bits = max(1, (len(keys) - 1).bit_length())
-    for unit in (1, 1_000_000):
-        if (highest - lowest) // unit >= 1 << (63 - position_bits):
-            continue
-        shifted = keys.astype(np.int64)
-        shifted -= lowest
-        if unit > 1:
-            shifted, remainder = np.divmod(shifted, unit)
-            if remainder.any():
-                break
-        shifted <<= position_bits
-        shifted |= np.arange(len(keys), dtype=np.int64)
-        shifted.sort()
-        shifted &= (1 << position_bits) - 1
-        return shifted
-    return np.argsort(keys, kind="stable")
-
-
-def _transpose(starts: NDArray[np.int64], columns: IntArray, n_columns: int) -> Adjacency:
-    """CSR by column of CSR by row; entries of a column stay in order. SciPy does it by a counting sort."""
-    index = np.int32 if len(columns) <= np.iinfo(np.int32).max else np.int64
-    numbered = sparse.csr_array(
-        (np.arange(len(columns), dtype=np.int32), columns, starts.astype(index)),
-        shape=(len(starts) - 1, n_columns),
-    )
-    by_column = numbered.tocsc()
-    return Adjacency(by_column.indptr.astype(np.int64), by_column.indices, by_column.data)
-
-
-def _find_repeats(by_item: Adjacency) -> NDArray[np.int64]:
-    """The entries whose pair is that of the entry before: with rows by user, repeats are adjacent."""
-    users = by_item.neighbours
-    repeated = np.zeros(len(users), np.bool_)
-    np.equal(users[1:], users[:-1], out=repeated[1:])
-    repeated[by_item.starts[:-1][by_item.degrees > 0]] = False
-    return np.flatnonzero(repeated)
-
-
-def _merge_repeats(rows: _Rows, by_item: Adjacency, repeats: NDArray[np.int64]) -> _Rows:
-    """Keeps the first row of each pair, with the sum of the pair's counts."""
-    entries = np.asarray(by_item.rows)
-    # The entry before a run of repeats is the first of their pair.
-    run_begins = np.diff(repeats, prepend=-2) != 1
-    first = (repeats[run_begins] - 1)[np.cumsum(run_begins) - 1]
-    counts = np.ones(len(entries), np.int32) if rows.counts is None else rows.counts.astype(np.int32)
-    np.add.at(counts, entries[first], counts[entries[repeats]])
-    kept = np.ones(len(entries), np.bool_)
-    kept[entries[repeats]] = False
-    return _Rows(*(_take(column, kept) for column in rows._replace(counts=counts)))
 
 
 def _check_codes(codes: IntArray, size: int, kind: str) -> None:
