@@ -70,7 +70,7 @@ def test_silence_is_an_error(tmp_path: Path, address: str, monkeypatch: pytest.M
         room.download(f"{address}/silent", tmp_path / "file")
 
 
-def test_nobody_there_is_an_error(tmp_path: Path, address: str) -> None:
+def test_a_closed_port_is_an_error(tmp_path: Path, address: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as closed:
         port = closed.server_port
     with pytest.raises(DownloadError, match="could not be reached"):
