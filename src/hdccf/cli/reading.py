@@ -142,7 +142,7 @@ def open_source(
         find(
             source
         )  # Neither a file nor like the name of one: a data set was meant, and the error says which.
-    from hdccf.data.sources import read
+    from hdccf.data.read import read
 
     if "separator" in given:
         given["separator"] = given["separator"].replace("\\t", "\t")  # a shell leaves \t as it is

@@ -320,7 +320,9 @@ def _settings(model: str, preset: str | None, config: Path | None, assignments: 
 
 
 def _prepare(source: str, method: str | None, core: int, seed: int, options: dict[str, Any]) -> "Split":
-    from hdccf.data import datasets, prepare
+    from hdccf.data import datasets
+    from hdccf.data.core import k_core
+    from hdccf.data.split import global_time_split, leave_one_out, random_split
 
     published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
     method = method or ("predefined" if published else "leave-one-out")
@@ -337,12 +339,12 @@ def _prepare(source: str, method: str | None, core: int, seed: int, options: dic
         )
     data: Interactions = reading.open_source(source, **options)
     if core:
-        data = prepare.k_core(data, users=core, items=core)
+        data = k_core(data, users=core, items=core)
     if method == "leave-one-out":
-        return prepare.leave_one_out(data)
+        return leave_one_out(data)
     if method == "global-time":
-        return prepare.global_time_split(data)
-    return prepare.random_split(data, seed=seed)
+        return global_time_split(data)
+    return random_split(data, seed=seed)
 
 
 def _say_what_was_chosen(settings: "Settings", split: "Split") -> None:

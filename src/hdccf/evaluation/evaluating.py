@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import lists as list_metrics
 from hdccf.evaluation import metrics
