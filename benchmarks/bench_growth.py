@@ -45,7 +45,7 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import entry_named
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
-from hdccf.recommend.topk import Wanted, exact_best
+from hdccf.recommend.candidates import Wanted, exact_best
 from hdccf.rng import generator_for
 from hdccf.training.optim import Stepper
 

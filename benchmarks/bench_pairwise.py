@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from hdccf import losses
-from hdccf.kernels import pairwise_compiled as pairwise_panels
+from hdccf.kernels import pairwise
 from hdccf.kernels.pairwise import modulated_scores
 from hdccf.similarity import Modulated, Vectors
 
@@ -88,7 +88,7 @@ def memory_of_step(n: int, d: int, hidden: tuple[int, ...]) -> int:
         negatives = losses.log_negative_score(scores, temperature=0.1)
         losses.contrastive_loss(scores.diagonal(), negatives, None, temperature=0.1).sum().backward()  # type: ignore[no-untyped-call]
 
-    pairwise_panels.can_compile(torch.empty(1), pairwise_panels.LEAST_NUMBERS)  # loads numba and its compiler
+    pairwise.can_compile(torch.empty(1), pairwise.LEAST_NUMBERS)  # loads numba and its compiler
     step(64)  # libraries load and gradients take their place
     before = _kilobytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far

@@ -6,7 +6,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 TORCH_ROOMS = [
-    "hdccf.recommend.topk",
+    "hdccf.recommend.candidates",
     "hdccf.losses.negatives",
     "hdccf.data.graph",
     "hdccf.data.samplers",
@@ -20,7 +20,7 @@ TORCH_ROOMS = [
     "hdccf.losses.contrastive",
     "hdccf.models",
     "hdccf.kernels.pairwise",
-    "hdccf.kernels.pairwise_compiled",
+    "hdccf.kernels.pairwise",
     "hdccf.kernels.pairwise_torch",
     "hdccf.recommend.recommender",
     "hdccf.recommend.similar",

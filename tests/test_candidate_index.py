@@ -10,13 +10,13 @@ from graphs import interactions, small_split
 from hdccf.data.graph import Neighbours
 from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError
+from hdccf.evaluation.topk import top_k
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
 from hdccf.recommend import index as index_module
-from hdccf.recommend.codes import Codes, Points
-from hdccf.recommend.index import Index
+from hdccf.recommend.candidates import Best, Wanted, exact_best
+from hdccf.recommend.index import Codes, Index, Points
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.topk import Best, Wanted, best_of_rows, exact_best
 from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Popular, Similarity, Vectors, unit
 from hdccf.training.fit import fit
 from training import quick
@@ -147,7 +147,7 @@ def test_the_best_of_long_rows_are_those_of_all_scores(n: int, k: int) -> None:
     scores[0, -k:] = 9.0 + torch.arange(k)  # in the last, unfinished stretch
     scores[1, 100 : 100 + k] = 9.0 + torch.arange(k)  # all in one stretch
     scores[2, k // 2 :] = -torch.inf  # fewer than k that count
-    best, places = best_of_rows(scores, k)
+    best, places = map(torch.from_numpy, top_k(scores.numpy(), k))
     assert best.equal(scores.topk(k, dim=1).values)
     assert scores.gather(1, places).equal(best)
     assert [len(set(row)) for row in places.tolist()] == [k, k, k]

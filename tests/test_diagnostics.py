@@ -11,7 +11,7 @@ from hdccf.losses.diagnostics import describe_negatives, false_negative_rates
 from hdccf.losses.negatives import NegativeSet
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.training.false_negatives import false_negative_rate
+from hdccf.training.telemetry import false_negative_rate
 
 TAU = 0.4
 

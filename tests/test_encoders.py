@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from hdccf.data.batches import History
-from hdccf.kernels import sparse_gradients as row_gradients
 from hdccf.models.layers import Table
 
 
@@ -66,16 +65,3 @@ def test_sparse_look_ups_give_gradients_that_name_their_rows_and_equal_the_whole
     assert gradients[1].layout == torch.sparse_coo
     assert set(gradients[1].coalesce().indices()[0].tolist()) == {0, 1, 3, 4, 5}
     torch.testing.assert_close(gradients[1].to_dense(), gradients[0])
-
-
-@pytest.mark.parametrize(("n_rows", "named"), [(3, True), (4, False)])
-def test_few_rows_of_a_large_table_are_named_unasked(
-    n_rows: int, named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = made()  # of six vectors
-    for least in (table.embedding.numel(), table.embedding.numel() + 1):
-        monkeypatch.setattr(row_gradients, "LEAST_NUMBERS", least)
-        looked_up = table.of(torch.arange(n_rows)).embedding
-        (gradient,) = torch.autograd.grad(looked_up.sum(), table.embedding)
-        large = least == table.embedding.numel()
-        assert gradient.layout == (torch.sparse_coo if named and large else torch.strided)

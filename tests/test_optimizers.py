@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hdccf.config import TrainingSettings
-from hdccf.kernels import sparse_gradients as row_gradients
 from hdccf.parallel import SingleProcess
-from hdccf.training import adam, row_adam
-from hdccf.training.optim import OPTIMIZERS, Stepper
-from hdccf.training.row_adam import RowAdam
+from hdccf.training import optim
+from hdccf.training.optim import OPTIMIZERS, RowAdam, Stepper
 
 TORCHS: dict[str, Any] = {
     "adam": torch.optim.Adam,
@@ -104,7 +102,7 @@ def test_rows_move_alike_compiled_and_as_written(steps: int, monkeypatch: pytest
             table.grad = torch.sparse_coo_tensor(rows.unsqueeze(0), wanted, (40, 5), check_invariants=False)
             with monkeypatch.context() as patched:
                 if written:
-                    patched.setattr(row_adam, "is_compiled", lambda table: False)
+                    patched.setattr(optim, "is_compiled", lambda table: False)
                 rule.step()
     torch.testing.assert_close(tables[0], tables[1], rtol=1e-5, atol=1e-6)
 
@@ -175,31 +173,22 @@ def test_a_smaller_share_is_a_smaller_learning_rate(name: str, sparse: bool) -> 
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-# -- gradients that name their rows, for rules over all of them ----------------------------------------------
+# -- sparse gradients for rules over all rows -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
-def test_rows_that_are_named_step_like_a_whole_gradient(
-    name: str, decay: float, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also in the rows that are not, which move on by their moments; also where a row is named twice."""
-    monkeypatch.setattr(adam, "_WORTH_SHARING", 1)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+def test_a_sparse_gradient_steps_like_a_dense_one(name: str, decay: float) -> None:
+    """Also in the other rows, which move on by their moments; also where a row comes twice."""
     settings = TrainingSettings(optimizer=name, learning_rate=0.01, weight_decay=decay)  # type: ignore[arg-type]
     mine, theirs = parameters(), [x.detach().double().requires_grad_() for x in parameters()]
     stepper, rule = Stepper(mine, settings), TORCHS[name](theirs, lr=0.01, weight_decay=decay)
-    try:
-        for step in range(12):
-            rows = torch.tensor([step % 4, 4, step % 4])
-            stepper.step((functional.embedding(rows, mine[0], sparse=True) @ mine[1].T).square().sum())
-            rule.zero_grad()
-            (theirs[0][rows] @ theirs[1].T).square().sum().backward()  # type: ignore[no-untyped-call]
-            rule.step()
-    finally:
-        torch.set_num_threads(before)
+    for step in range(12):
+        rows = torch.tensor([step % 4, 4, step % 4])
+        stepper.step((functional.embedding(rows, mine[0], sparse=True) @ mine[1].T).square().sum())
+        rule.zero_grad()
+        (theirs[0][rows] @ theirs[1].T).square().sum().backward()  # type: ignore[no-untyped-call]
+        rule.step()
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)
     if name in ("adam", "adamw") and decay:
@@ -210,16 +199,6 @@ def adam_steps(n: int, mine: list[nn.Parameter], stepper: Stepper) -> None:
     for step in range(n):
         rows = functional.embedding(torch.tensor([step % 6, 0]), mine[0], sparse=True)
         stepper.step((rows @ mine[1].T).square().sum())
-
-
-def test_without_numba_rows_become_a_whole_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = []
-    for installed in (True, False):
-        monkeypatch.setattr(row_gradients, "has_numba", lambda installed=installed: installed)
-        mine = parameters()
-        adam_steps(5, mine, Stepper(mine, TrainingSettings(learning_rate=0.01)))
-        ends.append(mine[0].detach())
-    torch.testing.assert_close(ends[0], ends[1], rtol=1e-5, atol=1e-7)
 
 
 def test_a_break_changes_no_bit_of_steps_by_rows() -> None:
@@ -238,8 +217,7 @@ def test_a_break_changes_no_bit_of_steps_by_rows() -> None:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_team_shares_whole_gradients_unless_only_rows_are_to_move(sparse: bool) -> None:
-    """One member may find naming rows worth it where another does not."""
+def test_a_process_group_reduces_dense_gradients_unless_updates_are_sparse(sparse: bool) -> None:
     seen = []
 
     class Two(SingleProcess):

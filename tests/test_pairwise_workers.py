@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from hdccf.kernels.threads import share
+from hdccf.kernels.pairwise import share
 
 
 @pytest.mark.parametrize("parts", [0, 1, 2, 7, 20])

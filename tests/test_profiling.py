@@ -10,7 +10,7 @@ import torch
 from graphs import small_split
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import fit, resume
-from hdccf.training.profiling import OTHER, STAGES, Stopwatch, no_clock, table, timed
+from hdccf.training.telemetry import OTHER, STAGES, Stopwatch, no_clock, table, timed
 from training import cut_off_after, quick
 
 
@@ -18,7 +18,7 @@ from training import cut_off_after, quick
 def ticks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock's readings; each look at it takes the first."""
     readings: list[float] = []
-    monkeypatch.setattr("hdccf.training.profiling.time.perf_counter", lambda: readings.pop(0))
+    monkeypatch.setattr("hdccf.training.telemetry.time.perf_counter", lambda: readings.pop(0))
     return readings
 
 

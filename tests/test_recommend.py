@@ -13,7 +13,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.split import PARTS, Split, leave_one_out
 from hdccf.errors import ConfigError, DataError, HdccfError, RunError
 from hdccf.models.reference import MostPopular
-from hdccf.recommend import topk as candidates
+from hdccf.recommend import candidates
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.training.fit import fit
 from training import quick

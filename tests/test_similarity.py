@@ -181,31 +181,6 @@ def test_the_declared_bound_is_reached(name: str) -> None:
     torch.testing.assert_close(scores, torch.full_like(scores, similarity.lowest))
 
 
-@every
-@pytest.mark.parametrize("tile", [1, 3, 100])
-def test_top_k_equals_sorting_all(similarity: Similarity, tile: int) -> None:
-    left, right = draw(5, 1), draw(11, 2)
-    generator = torch.Generator().manual_seed(0)
-    mask = torch.rand(5, 11, generator=generator) < 0.3
-    mask[2] = True
-    mask[2, 7] = False  # only one is left
-    rows, columns = mask.nonzero(as_tuple=True)
-    shuffled = torch.randperm(len(rows), generator=generator)
-    values, indices = similarity.top_k(left, right, 4, (rows[shuffled], columns[shuffled]), tile=tile)
-    scores = similarity.all_pairs(left, right).detach().masked_fill(mask, -math.inf)
-    expected, order = scores.sort(dim=1, descending=True)
-    torch.testing.assert_close(values, expected[:, :4])
-    assert torch.equal(indices, order[:, :4].masked_fill(expected[:, :4].isinf(), -1))
-    assert indices[2].tolist() == [7, -1, -1, -1]
-    assert not values.requires_grad
-
-
-def test_top_k_of_more_than_there_are_gives_all() -> None:
-    values, indices = SIMILARITIES["dot"]().top_k(draw(2, 1), draw(3, 2), 10)
-    assert values.shape == (2, 3)
-    assert indices.sort(dim=1).values.tolist() == [[0, 1, 2]] * 2
-
-
 def test_vectors_without_length_and_at_the_same_place_have_finite_gradients() -> None:
     zero = torch.zeros(2, DIM, dtype=torch.float64, requires_grad=True)
     same = torch.ones(2, DIM, dtype=torch.float64, requires_grad=True)

@@ -15,6 +15,7 @@ from torch import nn
 
 from graphs import interactions, small_split
 from hdccf.config import Settings
+from hdccf.console import Interruptible, TrainingDisplay
 from hdccf.data.split import Split, leave_one_out, predefined_split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.evaluation.ranking import Ranker
@@ -26,9 +27,7 @@ from hdccf.models.pairs import PairModel
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import FitOptions, RunFolder
 from hdccf.rng import generator_for
-from hdccf.training.display import TrainingDisplay
 from hdccf.training.fit import StopTraining, fit, resume
-from hdccf.training.interrupts import Interruptible
 from hdccf.training.optim import Stepper
 from hdccf.training.state import TrainingState
 from training import KINDS, quick

@@ -1,7 +1,7 @@
-"""How well two vectors fit: dot, cosine, euclidean, and the paper's modulated similarity (Eq. 7–8).
+"""Similarities of vectors: dot, cosine, with popularity, euclidean, and the paper's modulated one (Eq. 7–8).
 
-Each scores all pairs of two sets, matching pairs, and the best k of a set, and declares the lowest value
-that it can take, from which the debiased losses take their lower bound.
+Each scores all pairs of two sets and matching pairs. Each declares the lowest value that it can take, from
+which the debiased losses take their lower bound.
 """
 
 import math
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from hdccf.kernels.pairwise import modulated_scores, tiled_scores
+from hdccf.kernels.pairwise import can_compile, modulated_scores, tiled_scores
 
 
 class Vectors(NamedTuple):
@@ -32,9 +32,6 @@ class Vectors(NamedTuple):
 
 SHORTEST = 1e-12
 """ε of unit vectors: shorter ones are not scaled to length one, but divided by this."""
-
-Pairs = tuple[Int[Tensor, " x"], Int[Tensor, " x"]]
-"""Row and column numbers of pairs, in any order."""
 
 
 class Similarity(nn.Module):
@@ -72,33 +69,6 @@ class Similarity(nn.Module):
     def matching(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n"]:
         """f of vectors that stand opposite each other; leading dimensions broadcast."""
         raise NotImplementedError
-
-    @torch.no_grad()
-    def top_k(
-        self, left: Vectors, right: Vectors, k: int, excluded: Pairs | None = None, *, tile: int = 8192
-    ) -> tuple[Float[Tensor, "m k"], Int[Tensor, "m k"]]:
-        """The k best rows of the right for each row of the left, best first, without an m × n matrix.
-
-        Excluded pairs never appear: where fewer than k are left the value is −inf and the index −1. A k
-        greater than the right side gives all of it.
-        """
-        n = right.embedding.shape[0]
-        k = min(k, n)
-        values = left.embedding.new_full((left.embedding.shape[0], k), -math.inf)
-        indices = torch.full(values.shape, -1, dtype=torch.int64, device=values.device)
-        if excluded is not None:
-            order = excluded[1].argsort()
-            excluded = (excluded[0][order], excluded[1][order])
-        for start in range(0, n, tile):
-            scores = self.all_pairs(left, right.rows(slice(start, start + tile)))
-            if excluded is not None:
-                bounds = torch.tensor([start, start + tile], device=values.device)
-                low, high = torch.searchsorted(excluded[1].contiguous(), bounds).tolist()
-                scores[excluded[0][low:high], excluded[1][low:high] - start] = -math.inf
-            best, where = scores.topk(min(k, scores.shape[1]))
-            values, chosen = torch.cat([values, best], 1).topk(k)
-            indices = torch.cat([indices, where + start], 1).gather(1, chosen)
-        return values, indices.masked_fill(values.isneginf(), -1)
 
 
 class Dot(Similarity):
@@ -182,7 +152,7 @@ class Euclidean(Similarity):
 
 
 class Modulated(Similarity):
-    """(m ⊙ p)·(m ⊙ q), m = σ(g(e_right ‖ e_left ‖ e_right ⊙ e_left))  (7, 8).
+    """(m ⊙ p)·(m ⊙ q), m = σ(g(e_right ‖ e_left ‖ e_right ⊙ e_left))  (Eq. 7–8).
 
     Without hidden sizes g is linear, otherwise a perceptron with rectified hidden layers. The weight of its
     first layer is kept as the three blocks that see the right, the left and their product, as the first two
@@ -232,7 +202,8 @@ class Modulated(Similarity):
         return unit(x) if self.normalise else x
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
-        if not len(self.weights):
+        numbers = left.embedding.numel() * len(right.embedding)
+        if not len(self.weights) and can_compile(left.embedding, numbers):
             p, q = self.scaled(left.embedding), self.scaled(right.embedding)
             left_part = functional.linear(left.factors, self.left_weight, self.biases[0])
             weights = (self.right_weight, self.product_weight)

@@ -24,7 +24,7 @@ from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
 from hdccf.training.loop import Loop, Validator
-from hdccf.training.store import NullStore
+from hdccf.training.state import NullStore
 from hdccf.training.telemetry import Board
 
 _SMALL: dict[str, Any] = {"embedding_dim": 4, "init_std": 1.0}

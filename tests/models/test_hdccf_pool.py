@@ -118,7 +118,7 @@ def test_both_ways_are_the_literal_loss(beta: float, negatives: int) -> None:
 def test_the_compiled_gradient_is_autograds(rows_by_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of an item that is a positive and drawn, and of vectors of no length, which have no direction."""
     if rows_by_name:
-        monkeypatch.setattr("hdccf.kernels.sparse_gradients.saves", lambda index, table: True)
+        monkeypatch.setattr("hdccf.kernels.embedding.saves", lambda index, table: True)
     data = random_interactions(4, n_users=12)
     model = built(data, embedding_dim=7)
     assert model.users is not None

@@ -10,9 +10,8 @@ from torch import Tensor
 from graphs import interactions, random_interactions
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.models.biased_factors import BiasedFactors
-from hdccf.models.irgan import IRGAN, IRGANModel
-from hdccf.models.irgan_generator import IRGANGenerator, Proposals, proposal_ratio, reward
+from hdccf.models.factors import BiasedFactors
+from hdccf.models.irgan import IRGAN, IRGANGenerator, IRGANModel, Proposals, proposal_ratio, reward
 from hdccf.models.negatives import Request
 
 PAIRS = [(0, 0), (0, 3), (1, 1), (1, 2), (1, 4), (2, 0)]
@@ -93,7 +92,7 @@ def test_draws_give_the_exact_gradient_on_average(right: bool, monkeypatch: pyte
     source, scores = generator_on_five_items(policy_draws=40), of_discriminator()
     if not right:
         monkeypatch.setattr(
-            "hdccf.models.irgan_generator.proposal_ratio",
+            "hdccf.models.irgan.proposal_ratio",
             lambda log_chances, *_: torch.ones_like(log_chances),
         )
     drawn = torch.Generator().manual_seed(4)

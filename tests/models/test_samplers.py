@@ -16,9 +16,8 @@ from hdccf.data.graph import Graph
 from hdccf.models import MODELS
 from hdccf.models.factorization import BPR, PMF, SSM
 from hdccf.models.negatives import Draws, NegativeSource, Request
-from hdccf.models.pairs import PairModel
+from hdccf.models.pairs import SOURCES, PairModel
 from hdccf.models.settings import PairSettings
-from hdccf.models.sources import SOURCES
 from hdccf.recommend.run_folder import FitOptions, RunFolder
 from hdccf.training.fit import fit, resume
 from training import assert_same_runs, cut_off_after

@@ -12,12 +12,14 @@ from torch import Tensor
 from graphs import random_interactions, small_split
 from hdccf.data.graph import Graph
 from hdccf.models.base import VectorScorer
-from hdccf.models.biased_factors import BiasedFactors
+from hdccf.models.factors import BiasedFactors
 from hdccf.models.negatives import Request
 from hdccf.models.pairs import PairModel
-from hdccf.models.sdgar import SDGAR, adversarial_loss, build_sdgar
-from hdccf.models.sdgar_generator import (
+from hdccf.models.sdgar import (
+    SDGAR,
     SDGARGenerator,
+    adversarial_loss,
+    build_sdgar,
     importance,
     items_solution,
     log_importance_sum,

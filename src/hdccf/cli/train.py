@@ -362,7 +362,7 @@ def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
     if about.get("source") != "synthetic":
         return None
     from hdccf.data.synthetic import synthetic_world
-    from hdccf.training.false_negatives import false_negative_rate
+    from hdccf.training.telemetry import false_negative_rate
 
     return false_negative_rate(synthetic_world(seed=0), split.train)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hdccf.data.interactions import Adjacency, Interactions
 from hdccf.errors import DataError
-from hdccf.kernels.sparse_gradients import has_numba
+from hdccf.kernels.embedding import has_numba
 
 _MANY_PAIRS = 1 << 18
 

@@ -20,10 +20,8 @@ from hdccf.models import entry_named
 from hdccf.models.base import Model
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
-from hdccf.training.devices import device_named
-from hdccf.training.loop import Loop
-from hdccf.training.profiling import Stopwatch, no_clock
-from hdccf.training.telemetry import Board
+from hdccf.training.loop import Loop, device_named
+from hdccf.training.telemetry import Board, Stopwatch, no_clock
 
 
 def run_worker(config: dict[str, Any]) -> dict[str, Any]:

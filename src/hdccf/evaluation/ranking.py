@@ -24,7 +24,7 @@ from hdccf.evaluation.candidates import CACHE, Candidates, frozen_candidates
 from hdccf.evaluation.metrics import Places
 from hdccf.evaluation.questions import IndexArray, Questions, ask
 from hdccf.evaluation.scorers import scorer_for
-from hdccf.evaluation.selection import Scores, top_items
+from hdccf.evaluation.topk import Scores, top_items
 from hdccf.models.base import Scorer
 
 PROTOCOLS = ("sampled", "full")

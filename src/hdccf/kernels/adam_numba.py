@@ -1,8 +1,6 @@
-"""Adam over all rows of a table, or some, from a gradient that names the few which have one, compiled.
+"""Adam over the rows of a table that a sparse gradient touches, compiled (`training.optim` calls it).
 
-Imported only where numba is installed (`hdccf.training.optim` decides; the tests hold torch's own Adam against
-it). float32 only, and arrays in C order. Rows do not depend on each other, so bits are the same for any
-number of threads.
+float32 only, arrays in C order. `RowAdam` has the same in torch, which the tests hold against it.
 """
 
 from typing import Any
@@ -30,45 +28,6 @@ def link_rows(index: _Longs, last: _Ints, before: _Ints) -> None:
     for i in range(len(index)):
         before[i] = last[index[i]]
         last[index[i]] = i
-
-
-@njit(
-    "void(f4[:,::1], f4[:,::1], f4[:,::1], i4[::1], i4[::1], f4[:,::1], i8, i8, UniTuple(f4, 7))",
-    **_options,
-)
-def adam_rows(
-    table: _Floats,
-    mean: _Floats,
-    square: _Floats,
-    last: _Ints,
-    before: _Ints,
-    values: _Floats,
-    start: int,
-    stop: int,
-    rates: tuple[float, ...],
-) -> None:
-    """A step of Adam from one row to before another; a row's gradient is the sum over its places.
-
-    `rates` are 1 − β₁, β₂, 1 − β₂, the length of the step, ε, the decay that adds to the gradient and what
-    remains of a vector after one that does not, the two bias corrections multiplied into the length and ε.
-    """
-    new, kept, newer, length, epsilon, decay, remains = rates
-    dim = table.shape[1]
-    gradient = np.zeros(dim, np.float32)
-    for row in range(start, stop):
-        place = last[row]
-        for k in range(dim):
-            gradient[k] = decay * table[row, k]
-        while place >= 0:
-            for k in range(dim):
-                gradient[k] += values[place, k]
-            place = before[place]
-        for k in range(dim):
-            g = gradient[k]
-            m = mean[row, k] + new * (g - mean[row, k])
-            v = kept * square[row, k] + newer * g * g
-            mean[row, k], square[row, k] = m, v
-            table[row, k] = remains * table[row, k] - length * m / (np.sqrt(v) + epsilon)
 
 
 @njit(

@@ -1,6 +1,6 @@
 """The compiled loops of looked-up rows: vectors are read, and gradients added, in place.
 
-Imported only where numba is installed and there are many numbers to look up (`hdccf.models.row_dots` decides;
+Imported only where numba is installed and there are many numbers to look up (`kernels.embedding` decides;
 the tests hold plain torch against it). float32 only, and arrays in C order. One thread adds everything up in
 the order of the batch, so bits repeat.
 """
@@ -48,8 +48,7 @@ def dots_and_squares(
 
 
 @njit(
-    "void(f4[:,::1], f4[:,::1], f4[::1], i8[::1], i8[:,::1], f4[:,::1], f4,"
-    "i8[::1], i8[:,::1], f4[:,::1], f4[:,::1], f4[::1])",
+    "void(f4[:,::1], f4[:,::1], f4[::1], i8[::1], i8[:,::1], f4[:,::1], f4, f4[:,::1], f4[:,::1], f4[::1])",
     **_options,
 )
 def add_gradients(
@@ -60,30 +59,25 @@ def add_gradients(
     columns: _Longs,
     of_dots: _Floats,
     of_squares: float,
-    rows_to: _Longs,
-    columns_to: _Longs,
     of_left: _Floats,
     of_right: _Floats,
     of_head: _Floats,
 ) -> None:
-    """Adds the gradients that the dots and the sum of squares hand on to those of the tables and the head.
-
-    Where the gradient of a row goes is said by another index: to the row itself, or to a place of its own.
-    """
-    pull = np.float32(2) * of_squares
+    """Adds the gradients of the dots and of the sum of squares to those of the tables and the head."""
+    penalty = np.float32(2) * of_squares
     headed, sums = np.empty_like(head), np.empty_like(head)
     for b in range(len(rows)):
-        p, of_p = left[rows[b]], of_left[rows_to[b]]
+        p, of_p = left[rows[b]], of_left[rows[b]]
         for k in range(len(head)):
             headed[k] = head[k] * p[k]
             sums[k] = np.float32(0)
         for c in range(columns.shape[1]):
-            q, of_q, slope = right[columns[b, c]], of_right[columns_to[b, c]], of_dots[b, c]
+            q, of_q, slope = right[columns[b, c]], of_right[columns[b, c]], of_dots[b, c]
             for k in range(len(head)):
                 sums[k] += slope * q[k]
-                of_q[k] += slope * headed[k] + pull * q[k]
+                of_q[k] += slope * headed[k] + penalty * q[k]
         for k in range(len(head)):
-            of_p[k] += head[k] * sums[k] + pull * p[k]
+            of_p[k] += head[k] * sums[k] + penalty * p[k]
             of_head[k] += p[k] * sums[k]
 
 
@@ -127,7 +121,7 @@ def add_unit_gradients(
     of_left: _Floats,
     of_places: _Floats,
 ) -> None:
-    """What `unit_dots` hands on: added to that of left's rows, and written for each place of right's."""
+    """The gradient of `unit_dots`: added to that of left's rows, written for each place of right's."""
     for b in range(len(rows)):
         p, q, of_p, of_q = left[rows[b]], right[columns[b]], of_left[rows[b]], of_places[b]
         # What is divided by ε is only scaled: its length is no part of its gradient.

@@ -1,35 +1,26 @@
-"""All pairs of the modulated similarity (Eq. 7–8) in tiles: the hot loop.
+"""All pairs of the modulated similarity (Eq. 7–8) and of other functions of a pair, in tiles.
 
-The modulation is a vector for every *pair*, so the plain way builds d × M × N numbers. Here rows and columns
-are cut into tiles that stay in the processor's cache; a tile is computed in place, summed over d at once, and
-computed again in the backward pass. Memory is that of the inputs, the M × N result, and a tile or two for
-each core. In this file matrix products and what lies between them (`pairwise_passes`) are torch's, on any
-device and in any precision. float32 on a processor where numba is installed goes to `pairwise_panels`, which
-does the same in smaller pieces. Either way `pairwise_workers` gives each core pieces of its own.
-
-Within a tile the pre-activation is one matrix product. With a linear g all that depends on the right side is
-linear in its factors, so that the left's factors and the right's own weight fold into one matrix per row,
-
-    z[u, k, i] = a[u, k] + Σ_l (W_right[k, l] + W_product[k, l]·e_u[l])·e_i[l],
-
-(rows·d) × d times d × columns, with a as one more column against a row of ones. Columns run fastest in
-memory, so that everything between the products streams.
+The modulation is a vector for every *pair*, so the plain way builds d × M × N numbers. `tiled_scores` cuts
+rows and columns into tiles that fit the processor's cache and computes a tile again in the backward pass, by
+any function of torch, on any device and in any precision. `modulated_scores` is the compiled form of Eq. 7–8
+with a linear g, for float32 on a processor with numba: the right side is cut into panels of as many columns
+as two vector registers hold, and each core works on panels of its own (`pairwise_numba`).
 """
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache, partial
-from itertools import groupby, product
-from operator import itemgetter
-from typing import Any, NamedTuple
+from importlib import import_module
+from itertools import pairwise, product
+from threading import Barrier
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from hdccf.kernels import pairwise_torch as passes
-from hdccf.kernels.pairwise_compiled import Panels, can_compile
-from hdccf.kernels.threads import share
+from torch.nn import functional
 
 TILE_NUMBERS = 1 << 19
 """Numbers in a tile, two megabytes in float32. 2¹⁷ to 2²⁰ are alike, see decision 25."""
@@ -37,29 +28,20 @@ TILE_NUMBERS = 1 << 19
 TILE_COLUMNS = 512
 """Columns in a tile at most: long enough to stream, short enough that several rows share one product."""
 
-LEAST_SHARED = 1 << 20
-"""d·M·N from which several cores are faster than one: it takes a tenth of a millisecond to hand work over."""
+LEAST_NUMBERS = 1 << 20
+"""d·M·N from which loading the compiled kernels pays: a second or two, and twelve when first compiled."""
 
-Tile = tuple[slice, tuple[slice, Tensor, Tensor]]
-"""Rows, and columns with the right side's factors there, transposed and not."""
+BLOCK_ROWS = 64
+"""Rows that a core takes at once: 2 % of the time is in taking them, and there are enough to share."""
 
+BLOCK_COLUMNS = 512
+"""Columns that a core takes at once: all that belongs to them stays in its second cache from row to row."""
 
-def modulated_scores(
-    left: Float[Tensor, "m d"],
-    right: Float[Tensor, "n d"],
-    left_part: Float[Tensor, "m d"],
-    left_factors: Float[Tensor, "m l"],
-    right_factors: Float[Tensor, "n l"],
-    right_weight: Float[Tensor, "d l"],
-    product_weight: Float[Tensor, "d l"],
-) -> Float[Tensor, "m n"]:
-    """f[u, i] = Σ_k p_u[k]·q_i[k]·σ( a_u[k] + Σ_l (V[k, l] + W[k, l]·e_u[l])·e_i[l] )²  (7, 8, g linear).
+Where = tuple[int, int, int, int]
+"""The first row and the one after the last, the first panel and the one after the last."""
 
-    `left` and `right` are p and q, `left_part` is a, the factors are e, the weights V and W.
-    """
-    inputs = (left, right, left_part, left_factors, right_factors, right_weight, product_weight)
-    scores: Tensor = _Modulated.apply(*inputs)  # type: ignore[no-untyped-call]
-    return scores
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 
 
 def tiled_scores(
@@ -86,130 +68,6 @@ def tile_shape(n_columns: int, depth: int) -> tuple[int, int]:
 
 def _ranges(n: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
-
-
-class _Modulated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(*inputs)
-        block, threads = _block(inputs)
-        scores = inputs[0].new_empty(inputs[0].shape[0], inputs[1].shape[0])
-        share(partial(block.score, scores), block.parts, threads)
-        return scores
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-        block, threads = _block(ctx.saved_tensors)
-        first, *others = share(partial(block.differentiate, grad.contiguous()), block.parts, threads)
-        for other in others:
-            for total, part in zip(first, other, strict=True):
-                total += part
-        return tuple(block.of_inputs(first))
-
-
-def _block(inputs: Sequence[Tensor]) -> tuple[Any, int]:
-    """All pairs as the kernels or as torch wants them, and how many threads share them."""
-    left, right = inputs[:2]
-    numbers = right.shape[0] * left.numel()
-    on_cores = left.device.type == "cpu" and numbers >= LEAST_SHARED
-    block = Panels(inputs) if can_compile(left, numbers) else Tiles(inputs)
-    return block, torch.get_num_threads() if on_cores else 1
-
-
-class Tiles:
-    """All pairs of two sides, laid out for tiles: what belongs to the right side transposed."""
-
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
-        inputs = [x.detach().contiguous() for x in inputs]
-        self.left, right, self.left_part, self.left_factors, right_factors, *weights = inputs
-        self.right_weight, self.product_weight = weights
-        (m, d), n = self.left.shape, right.shape[0]
-        self.right_t = right.T.contiguous()
-        # The row of ones is for the part that does not depend on the right side.
-        self.factors_t = torch.cat([right_factors, right.new_ones(n, 1)], dim=1).T.contiguous()
-        height, self.width = tile_shape(n, d)
-        self.height = max(1, min(height, m))
-        ranges = _ranges(n, self.width)
-        columns = [(range_, self.factors_t[:, range_], right_factors[range_]) for range_ in ranges]
-        self.parts: list[Tile] = list(product(_ranges(m, self.height), columns))
-
-    def score(self, scores: Float[Tensor, "m n"], tiles: Sequence[Tile]) -> None:
-        views = self._views()
-        to_fold = (self.left_part, self.left_factors, self.right_weight, self.product_weight)
-        for rows, group in groupby(tiles, itemgetter(0)):
-            passes.fold(*to_fold, views(rows).folded, rows.start)
-            for _, (columns, factors_t, _) in group:
-                view = views(rows, columns)
-                torch.mm(view.flat, factors_t, out=view.tile)
-                passes.score(view.z, self.left, self.right_t, scores, rows.start, columns.start)
-
-    def differentiate(self, grad: Float[Tensor, "m n"], tiles: Sequence[Tile]) -> list[Tensor]:
-        """What these tiles add to the gradients of the inputs, in their order and in this layout."""
-        views, weights = self._views(), (self.right_weight, self.product_weight)
-        sides = (self.left, self.right_t, self.left_part, self.left_factors, self.factors_t[:-1])
-        gradients = [torch.zeros_like(x) for x in (*sides, *weights)]
-        to_left, to_right_t, to_part, to_left_factors, to_factors_t, to_weight, to_product_weight = gradients
-        to_fold = (self.left_part, self.left_factors, *weights)
-        given = (self.left, self.right_t, grad, to_left, to_right_t, to_part)
-        to_unfold = (self.left_factors, self.product_weight, to_left_factors, to_weight, to_product_weight)
-        for rows, group in groupby(tiles, itemgetter(0)):
-            passes.fold(*to_fold, views(rows).folded, rows.start)
-            views(rows).to_flat.zero_()
-            for _, (columns, factors_t, factors) in group:
-                view = views(rows, columns)
-                torch.mm(view.flat, factors_t, out=view.tile)
-                passes.differentiate(view.z, *given, rows.start, columns.start)
-                to_factors_t[:, columns].addmm_(view.flat_t, view.tile)
-                view.to_flat.addmm_(view.tile, factors)
-            passes.unfold(views(rows).to_folded, *to_unfold, rows.start)
-        return gradients
-
-    def of_inputs(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients in the layout of the inputs."""
-        to_left, to_right_t, to_part, to_left_factors, to_factors_t, *to_weights = gradients
-        return [to_left, to_right_t.T, to_part, to_left_factors, to_factors_t.T, *to_weights]
-
-    def _views(self) -> Callable[..., "_Views"]:
-        """A thread's own memory as tiles of the shapes that are asked for.
-
-        Taken once: fresh memory for each tile would cost more than its sigmoid, and fresh views a tenth.
-        """
-        (d, inner), new = self.right_weight.shape, self.left.new_empty
-        buffers = [new(self.height * d * size) for size in (inner + 1, self.width, inner)]
-
-        @cache
-        def of_shape(rows: int, columns: int) -> _Views:
-            sizes = (inner + 1, columns, inner)
-            flat, tile, to_flat = (
-                x[: rows * d * y].view(rows * d, y) for x, y in zip(buffers, sizes, strict=True)
-            )
-            by_rows = [x.view(rows, d, -1) for x in (flat, tile, to_flat)]
-            return _Views(flat, tile, to_flat, flat[:, :-1].T, *by_rows)
-
-        def of_tile(rows: slice, columns: slice = slice(0, self.width)) -> _Views:
-            return of_shape(rows.stop - rows.start, columns.stop - columns.start)
-
-        return of_tile
-
-
-class _Views(NamedTuple):
-    flat: Float[Tensor, "rd l1"]
-    """Folded weights."""
-
-    tile: Float[Tensor, "rd c"]
-    """z, then its gradient."""
-
-    to_flat: Float[Tensor, "rd l"]
-    """The folded weights' gradient."""
-
-    flat_t: Float[Tensor, "l rd"]
-    """Folded weights without the part, transposed."""
-
-    folded: Float[Tensor, "r d l1"]
-    z: Float[Tensor, "r d c"]
-    to_folded: Float[Tensor, "r d l"]
-    """The first three by rows, as the passes take them."""
 
 
 class _Tiled(torch.autograd.Function):
@@ -257,3 +115,172 @@ def _sides(
     tensors: Sequence[Tensor], n_left: int, n_right: int
 ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
     return tensors[:n_left], tensors[n_left : n_left + n_right], tensors[n_left + n_right :]
+
+
+# -- Eq. 7–8 with a linear g, compiled ------------------------------------------------------------------------
+
+
+def can_compile(example: Tensor, numbers: int) -> bool:
+    """Whether the compiled kernels serve tensors like this one, and d·M·N is large enough for them to pay."""
+    fits = example.dtype is torch.float32 and example.device.type == "cpu"
+    return fits and numbers >= LEAST_NUMBERS and _installed()
+
+
+@cache
+def _installed() -> bool:
+    try:
+        _kernels()
+    except (ImportError, RuntimeError):
+        # Numba raises a RuntimeError where no folder can be written to keep what it compiles.
+        return False
+    return True
+
+
+def _kernels() -> Any:
+    # Not at the top: numba takes half a second to import.
+    return import_module("hdccf.kernels.pairwise_numba")
+
+
+def modulated_scores(
+    left: Float[Tensor, "m d"],
+    right: Float[Tensor, "n d"],
+    left_part: Float[Tensor, "m d"],
+    left_factors: Float[Tensor, "m l"],
+    right_factors: Float[Tensor, "n l"],
+    right_weight: Float[Tensor, "d l"],
+    product_weight: Float[Tensor, "d l"],
+) -> Float[Tensor, "m n"]:
+    """f[u, i] = Σ_k p_u[k]·q_i[k]·σ( a_u[k] + Σ_l (V[k, l] + W[k, l]·e_u[l])·e_i[l] )²  (Eq. 7–8, g linear).
+
+    `left` and `right` are p and q, `left_part` is a, the factors are e, the weights V and W.
+    """
+    inputs = (left, right, left_part, left_factors, right_factors, right_weight, product_weight)
+    scores: Tensor = _Modulated.apply(*inputs)  # type: ignore[no-untyped-call]
+    return scores
+
+
+class _Modulated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        panels = Panels(inputs)
+        scores = inputs[0].new_empty(inputs[0].shape[0], inputs[1].shape[0])
+        share(partial(panels.score, scores), panels.parts, torch.get_num_threads())
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        panels = Panels(ctx.saved_tensors)
+        work = partial(panels.differentiate, grad.contiguous())
+        first, *others = share(work, panels.parts, torch.get_num_threads())
+        for other in others:
+            for total, part in zip(first, other, strict=True):
+                total += part
+        return tuple(panels.of_inputs(first))
+
+
+class Panels:
+    """All pairs of two sides, laid out for the kernels, and the parts of the work to share."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.kernels = _kernels()
+        self.shapes = [x.shape for x in inputs]
+        left, right, left_part, left_factors, right_factors, *weights = (x.detach() for x in inputs)
+        rows, width = self.kernels.ROWS, self.kernels.COLUMNS
+        d, inner = (_up(size, rows) for size in weights[0].shape)
+        m, n = left.shape[0], _up(right.shape[0], width)
+        sides = [_padded(x, m, size) for x, size in ((left, d), (left_part, d), (left_factors, inner))]
+        panels = [
+            _padded(x, n, size).view(-1, width, size) for x, size in ((right, d), (right_factors, inner))
+        ]
+        weights = [_padded(x, d, inner) for x in weights]
+        self.given = [*sides, *weights, *(x.transpose(1, 2).contiguous() for x in panels)]
+        # The last product has their own dimensions along its columns.
+        self.factors = _padded(right_factors, n, _up(inner, width)).view(n // width, width, -1)
+        blocks = product(_bounds(n // width, BLOCK_COLUMNS // width), _bounds(m, BLOCK_ROWS))
+        self.parts: list[Where] = [(*of_rows, *of_panels) for of_panels, of_rows in blocks]
+
+    def score(self, scores: Float[Tensor, "m n"], parts: Sequence[Where]) -> None:
+        given, found = _arrays(self.given), scores.numpy()
+        for where in parts:
+            self.kernels.score(given, found, where)
+
+    def differentiate(self, grad: Float[Tensor, "m n"], parts: Sequence[Where]) -> list[Tensor]:
+        """What these parts add to the gradients, in this layout."""
+        gradients = [torch.zeros_like(x) for x in self.given]
+        arrays = (_arrays(self.given), self.factors.numpy(), grad.numpy(), _arrays(gradients))
+        for where in parts:
+            self.kernels.differentiate(*arrays, where)
+        return gradients
+
+    def of_inputs(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Gradients in the order and the shapes of the inputs."""
+        *of_sides, to_weight, to_product_weight, to_right, to_factors = gradients
+        to_left, to_part, to_left_factors = of_sides
+        to_right, to_factors = (x.transpose(1, 2).flatten(0, 1) for x in (to_right, to_factors))
+        padded = (to_left, to_right, to_part, to_left_factors, to_factors, to_weight, to_product_weight)
+        return [x[:rows, :columns] for x, (rows, columns) in zip(padded, self.shapes, strict=True)]
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _padded(x: Float[Tensor, "a b"], rows: int, columns: int) -> Float[Tensor, "{rows} {columns}"]:
+    return functional.pad(x, (0, columns - x.shape[1], 0, rows - x.shape[0])).contiguous()
+
+
+def _bounds(n: int, size: int) -> list[tuple[int, int]]:
+    return [(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def _arrays(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    return tuple(x.numpy() for x in tensors)
+
+
+# -- threads --------------------------------------------------------------------------------------------------
+
+
+def share(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part], threads: int) -> list[Result]:
+    """work(some of the parts) in each of so many threads, in the order of the parts.
+
+    Which thread gets which parts depends on their numbers alone, so that sums over the results repeat bit
+    for bit.
+    """
+    threads = min(threads, len(parts))
+    if threads <= 1:
+        return [work(parts)]
+    inference = torch.is_inference_mode_enabled()
+
+    def run(some: Sequence[Part]) -> Result:
+        # Whether gradients are recorded is a thread's own setting.
+        with torch.inference_mode(inference), torch.no_grad():
+            return work(some)
+
+    bounds = [len(parts) * thread // threads for thread in range(threads + 1)]
+    pool = _pool(threads)
+    futures = [pool.submit(run, parts[a:b]) for a, b in pairwise(bounds)]
+    wait(futures)  # all of them, also where one fails: they write to the caller's tensors
+    return [future.result() for future in futures]
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that wait for work, each with one thread of torch."""
+    pool = ThreadPoolExecutor(threads, "hdccf-tiles")
+    started = Barrier(threads)
+
+    def start() -> None:
+        torch.get_num_threads()  # a thread's first look at its number sets it to that of the process
+        torch.set_num_threads(1)
+        started.wait()
+
+    wait([pool.submit(start) for _ in range(threads)])
+    # A thread's number is its own but also becomes that of threads yet to start: set it back.
+    torch.set_num_threads(torch.get_num_threads())
+    return pool
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has the pool but not its threads

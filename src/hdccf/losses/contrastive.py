@@ -5,8 +5,8 @@ items in Eq. 2 and the sum over negative users in Eq. 15; here they are named af
 `item_negatives` and `user_negatives`. Everything that could overflow at a small temperature is carried as
 its logarithm; −inf is the logarithm of an empty sum, and no gradient flows through it.
 
-Numbers in brackets are the paper's equations. What is summed, weighted and masked is the caller's business:
-these functions know scores and weights, and neither users nor items.
+What is summed, weighted and masked is up to the caller: these functions take scores and weights, and know
+neither users nor items.
 """
 
 import math
@@ -62,7 +62,7 @@ def log_negative_score(
     temperature: float,
     size: Float[Tensor, " r"] | float | None = None,
 ) -> Float[Tensor, " r"]:
-    """log( Q·Σ_c w_c e^{s_c/τ} / Σ_c w_c ) of each row; without a size Q, log Σ_c w_c e^{s_c/τ} (2, 15, 17).
+    """log( Q·Σ_c w_c e^{s_c/τ} / Σ_c w_c ) of each row; without a size Q, log Σ_c w_c e^{s_c/τ} (Eq. 2, 15, 17).
 
     With w the multiplicities of unobserved negatives, zero for observed ones, and Q = |N⁻| before masking
     this is the first sum of Eq. 15 but for 1/ω⁻ (π₀ of Eq. 25), and that of Eq. 17 (π^{u-u} of Eq. 27).
@@ -117,7 +117,9 @@ def debias(
     lowest: float,
     temperature: float,
 ) -> tuple[Float[Tensor, " r"], Bool[Tensor, " r"]]:
-    """log F̃ and which rows were clipped, F̃ = max{ (F − Q·ω⁺·mean⁺)/(1 − ω⁺), Q·e^{f_min/τ} }  (15, 16, 25).
+    """log F̃ and which rows were clipped, F̃ = max{ (F − Q·ω⁺·mean⁺)/(1 − ω⁺), Q·e^{f_min/τ} }
+
+    (Eq. 15, 16, 25).
 
     `log_negatives` is log F (`log_negative_score` with the same size Q), `log_positives` the logarithm of
     the mean of e^{f/τ} over N⁺ ∪ {target}, `omega` the probability ω⁺ that an unobserved pair is a false
@@ -155,7 +157,7 @@ def contrastive_loss(
     item_weight: float = 1.0,
     user_weight: float = 1.0,
 ) -> Float[Tensor, " b"]:
-    """−log e^{s/τ} / ( e^{s/τ} + w_i·F_items + w_u·F_users )  (1, 14).
+    """−log e^{s/τ} / ( e^{s/τ} + w_i·F_items + w_u·F_users )  (Eq. 1, Eq. 14).
 
     With debiased negative scores it is Eq. 14, with plain ones Eq. 1. None and −inf add nothing.
     """
@@ -175,7 +177,7 @@ def neighbour_contrastive_loss(
     temperature: float,
     valid: Bool[Tensor, "b p"] | None = None,
 ) -> Float[Tensor, "b p"]:
-    """−log e^{s/τ} / ( e^{s/τ} + F ) for each of P neighbours  (5, 17); 0 where not valid, as for u⁺ = u."""
+    """−log e^{s/τ} / ( e^{s/τ} + F ) for each of P neighbours  (Eq. 5, Eq. 17); 0 where not valid, as for u⁺ = u."""
     loss = torch.logaddexp(log_negatives.unsqueeze(1) - positive / temperature, torch.zeros_like(positive))
     return loss if valid is None else torch.where(valid, loss, 0.0)
 
@@ -183,7 +185,7 @@ def neighbour_contrastive_loss(
 def log_frequency_weights(
     frequencies: Int[Tensor, " c"] | Float[Tensor, " c"], beta: float
 ) -> Float[Tensor, " c"]:
-    """−β·log frequency: 0 is the paper, 1 undoes the frequency with which in-batch negatives come (10, 11).
+    """−β·log frequency: 0 is the paper, 1 undoes the frequency with which in-batch negatives come (Eq. 10, Eq. 11).
 
     What never occurs counts as having occurred once, as frequency 0 would have no finite weight.
     """

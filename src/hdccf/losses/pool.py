@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hdccf.kernels.sparse_gradients import LEAST_NUMBERS, arrays, gradient_of_rows, is_compiled
+from hdccf.kernels.embedding import LEAST_NUMBERS, arrays, is_compiled, table_gradient
 from hdccf.losses.block import widest_exponent
 from hdccf.similarity import SHORTEST, unit_and_lengths, unit_gradient
 
@@ -35,9 +35,14 @@ def fused_pool_loss(
     observed: Places,
     weights: Float[Tensor, " c"],
     temperature: float,
+    *,
+    sparse: bool,
 ) -> Float[Tensor, " b"]:
-    """log(1 + Σ_j w_j e^{(s_j − s)/τ}) of each positive, s being cosines (Eq. 14 with ω = 0, items only)."""
-    loss: Tensor = _PoolContrast.apply(users, items, index, observed, weights, temperature)  # type: ignore[no-untyped-call]
+    """log(1 + Σ_j w_j e^{(s_j − s)/τ}) of each positive, s being cosines (Eq. 14 with ω = 0, items only).
+
+    With `sparse` the gradients of the tables are sparse tensors of the looked-up rows.
+    """
+    loss: Tensor = _PoolContrast.apply(users, items, index, observed, weights, temperature, sparse)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -51,6 +56,7 @@ class _PoolContrast(torch.autograd.Function):
         observed: Places,
         weights: Tensor,
         temperature: float,
+        sparse: bool,
     ) -> Tensor:
         from hdccf.kernels.embedding_numba import unit_dots
 
@@ -64,7 +70,7 @@ class _PoolContrast(torch.autograd.Function):
         unit_dots(*arrays(rows, items, positive_rows, positive_items, scores, scales), SHORTEST)  # type: ignore[call-arg]
         positives = (scores - 1).div_(temperature).exp_()
         sums = negatives.sum(1).index_select(0, positive_rows)
-        ctx.index, ctx.temperature = index, temperature
+        ctx.index, ctx.temperature, ctx.sparse = index, temperature, sparse
         units = (rows, row_lengths, columns, column_lengths)
         ctx.save_for_backward(users, items, *units, negatives, scores, scales, positives, sums)
         return (sums / positives).log1p_()
@@ -89,7 +95,7 @@ class _PoolContrast(torch.autograd.Function):
         of_users = unit_gradient(of_rows, rows, row_lengths)
         looked_up = torch.cat((positive_items, pool_columns))
         return (
-            gradient_of_rows(pool_users, of_users, users),
-            gradient_of_rows(looked_up, of_items, items),
-            *(None,) * 4,
+            table_gradient(pool_users, of_users, users, sparse=ctx.sparse),
+            table_gradient(looked_up, of_items, items, sparse=ctx.sparse),
+            *(None,) * 5,
         )

@@ -1,7 +1,7 @@
-"""Matrix factorisations: PMF, BPR and sampled softmax. They differ in the loss of a pair.
+"""Matrix factorisations: PMF, BPR and sampled softmax, which differ in the loss of a pair.
 
 On blocks, and with user vectors made of histories, BPR and sampled softmax are HDCCF with all of its parts
-switched off but the loss: so they are built as that, and a comparison with HDCCF compares the parts alone.
+switched off but the loss. They are built as that, so that a comparison with HDCCF compares the parts alone.
 """
 
 from functools import partial
@@ -19,9 +19,8 @@ from hdccf.models.base import Model
 from hdccf.models.factors import Factors
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.models.pairs import PairModel, Shares
+from hdccf.models.pairs import PairModel, Shares, over_pairs
 from hdccf.models.settings import BlockSettings, PairSettings
-from hdccf.models.sources import over_pairs
 from hdccf.models.spectral import start_spectral
 
 _FREE = ("vectors", "free")

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hdccf.data.batches import NO_ITEM, History, Windows
-from hdccf.kernels.sparse_gradients import saves
 from hdccf.rng import dropout_mask
 from hdccf.similarity import Vectors, unit
 
@@ -74,7 +73,7 @@ class Table(nn.Module):
     def _look_up(self, table: nn.Parameter, nodes: Int64[Tensor, "*n"] | None) -> Tensor:
         if nodes is None:
             return table
-        return functional.embedding(nodes, table, sparse=self.sparse or saves(nodes, table))
+        return functional.embedding(nodes, table, sparse=self.sparse)
 
 
 class HistoryAttention(nn.Module):

@@ -17,9 +17,8 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.losses.pairs import pairwise_loss
 from hdccf.models.base import Model, Scorer, VectorScorer
-from hdccf.models.pairs import PairScores
+from hdccf.models.pairs import PairScores, over_pairs
 from hdccf.models.settings import PairSettings
-from hdccf.models.sources import over_pairs
 from hdccf.similarity import Dot, Vectors
 
 

@@ -1,23 +1,22 @@
-"""Where a pair's negatives come from: parts that any model over pairs can take, by name.
+"""Negative samplers of models over pairs: uniform, by popularity, in-batch and dynamic.
 
-A source draws, for each user of a batch, items that stand against the positive. Some know only the data,
-some ask the model for its present scores, and some learn beside it: those yield objectives of their own.
+A source draws negatives for each positive of a batch. Some need the data alone, some the model's present
+scores, and some learn beside it and yield objectives of their own (IRGAN, SD-GAR).
 """
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
 from hdccf.models.base import Objective, Scorer
-from hdccf.models.categorical import cumulated, pick
 
 Score = Callable[[Int64[Tensor, " b"], Int64[Tensor, "b s"]], Float[Tensor, "b s"]]
 
-# Redrawing ends soon where a user has few of what is drawn; whoever is left is drawn for exactly.
+# Redrawing ends soon where a user has few of what is drawn; for the rest the draw is exact.
 _ROUNDS = 5
 # As many at once cost little more than one, and most rounds are saved.
 _TRIES = 4
@@ -228,3 +227,24 @@ def draw_unobserved(
     chances[chances.sum(1) == 0] = 1.0
     chances[had] = 0.0
     return pick(cumulated(chances), rows, generator)
+
+
+# Rows are cumulated end to end on one axis, row r between r and r + 1, so that one binary search of r plus a
+# uniform number finds both the row and the column. Nothing is padded where rows are drawn from unequally.
+
+
+def cumulated(chances: Float[Tensor, "r c"]) -> Float64[Tensor, "r c"]:
+    """Ends of the columns' stretches; rows need a positive sum and not one of 1."""
+    ends = chances.double().cumsum(1)
+    ends /= ends[:, -1:].clone()
+    return ends.add_(torch.arange(len(ends), device=ends.device).unsqueeze(1))
+
+
+def pick(
+    ends: Float64[Tensor, "r c"], rows: Int64[Tensor, " n"], generator: torch.Generator
+) -> Int64[Tensor, " n"]:
+    """A column of each of the rows, by its chances; never one without any."""
+    uniform = torch.rand(rows.shape, generator=generator, dtype=torch.float64, device=rows.device)
+    places = torch.searchsorted(ends.flatten(), uniform.add_(rows), right=True)
+    # Rounding could carry a number just below a row's end to it.
+    return places.sub_(rows * ends.shape[1]).clamp_(max=ends.shape[1] - 1)

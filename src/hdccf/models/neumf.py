@@ -16,14 +16,13 @@ from hdccf.config import Choice, Real, Space, Whole, recency
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
+from hdccf.kernels.embedding import can_look_up, looked_up_dots, row_dots
 from hdccf.kernels.pairwise import tiled_scores
 from hdccf.losses.pairs import cross_entropy_loss
 from hdccf.models.base import Model, Objective, Scorer
 from hdccf.models.layers import Table
-from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, squares_of
-from hdccf.models.row_dots import can_look_up, looked_up_dots, row_dots
+from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, over_pairs, squares_of
 from hdccf.models.settings import PairSettings
-from hdccf.models.sources import over_pairs
 
 
 class NeuMF(PairSettings):

@@ -12,13 +12,12 @@ from hdccf.config import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.data.graph import Along, Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
+from hdccf.kernels.embedding import row_dots
 from hdccf.losses.pairs import squared_loss
 from hdccf.models.base import Model, Scorer, VectorScorer
 from hdccf.models.layers import Table
-from hdccf.models.pairs import PairScores, squares_of
-from hdccf.models.row_dots import row_dots
+from hdccf.models.pairs import PairScores, over_pairs, squares_of
 from hdccf.models.settings import PairSettings
-from hdccf.models.sources import over_pairs
 from hdccf.similarity import Dot, Vectors
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hdccf.data.interactions import Interactions
 from hdccf.models.base import Model, Scorer, VectorScorer
-from hdccf.recommend.ids import Codes
+from hdccf.recommend.frames import Codes
 from hdccf.recommend.similar import co_occurrence
 from hdccf.similarity import Similarity, Vectors
 

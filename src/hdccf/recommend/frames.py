@@ -1,12 +1,117 @@
-"""Answers as data frames, under the ids that people use."""
+"""Ids in, data frames out: vocabularies, lists of new users or items, and answers as Polars frames."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from hdccf.recommend.ids import Codes
-from hdccf.recommend.topk import Best
+from hdccf.data.interactions import Interactions
+from hdccf.data.split import PARTS, Split
+from hdccf.errors import ConfigError, DataError
+from hdccf.recommend.candidates import Best
+
+Ids = Sequence[Any] | pl.Series | NDArray[Any]
+"""Users or items by their own ids."""
+
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The ids of all users, or of all items. Integers and their texts both serve."""
+
+    kind: str
+    """"user" or "item"."""
+    ids: pl.Series
+    where: str
+
+    @cached_property
+    def _index(self) -> dict[Any, int]:
+        return {own: code for code, own in enumerate(self.ids)}
+
+    @cached_property
+    def _type(self) -> type[int] | type[str]:
+        return int if self.ids.dtype.is_integer() else str
+
+    def find(self, own: Any) -> int | None:
+        """The contiguous id; None where it is unknown."""
+        try:
+            return self._index.get(self._type(own))
+        except (ValueError, TypeError, OverflowError):
+            return None
+
+    def codes(self, ids: Ids) -> Codes:
+        """All of them, or an error that names the first unknown one."""
+        if isinstance(ids, str | int):
+            raise ConfigError(f"{self.kind}s={ids!r} is one id; give a list of them, as in [{ids!r}]")
+        found = np.empty(len(ids), np.int64)
+        for place, own in enumerate(ids):
+            code = self.find(own)
+            if code is None:
+                examples = self.ids.head(3).to_list()
+                raise DataError(
+                    f"{self.kind} {own!r} is not in {self.where}; known are for example {examples}"
+                )
+            found[place] = code
+        return found
+
+    def known(self, ids: Iterable[Any]) -> Codes:
+        """Those that are known; the others are left out."""
+        if isinstance(ids, str | int):
+            raise ConfigError(f"{self.kind}s={ids!r} is one id; give a list of them, as in [{ids!r}]")
+        found = (self.find(own) for own in ids)
+        return np.array([code for code in found if code is not None], np.int64)
+
+
+Lists = Sequence[Ids]
+"""One list of ids for each new user, or for each new item."""
+
+
+def all_events(split: Split) -> Interactions:
+    """All parts in order of time, or one part after the other where there are no times.
+
+    What is held out is hidden from training, not from the user, who has had it.
+    """
+    parts = [split.part(name) for name in PARTS]
+    times = [part.times for part in parts if part.times is not None]
+    return Interactions.from_codes(
+        np.concatenate([part.users for part in parts]),
+        np.concatenate([part.items for part in parts]),
+        user_ids=split.train.user_ids,
+        item_ids=split.train.item_ids,
+        times=np.concatenate(times) if len(times) == len(parts) else None,
+        counts=np.concatenate([part.counts for part in parts]),
+        titles=split.train.titles,
+    )
+
+
+def histories_of(lists: Lists, vocabulary: Vocabulary, whose: str) -> Interactions:
+    """Lists as the histories of so many new nodes, the last entry the latest.
+
+    A repeat counts once, where it came first, as it does in data that is read.
+    """
+    if isinstance(lists, str | int) or any(isinstance(some, str | int) for some in lists):
+        raise ConfigError(f"give a list of lists, one for each of the new {whose}, as in [[…], […]]")
+    codes = [vocabulary.codes(some) for some in lists]
+    for number, some in enumerate(codes):
+        if not len(some):
+            raise DataError(
+                f"list {number} is empty, and nothing is known of who had nothing; leave it out, or take "
+                "what is popular: hdccf train --model most-popular"
+            )
+    flat: Codes = np.concatenate([np.zeros(0, np.int64), *codes])
+    return Interactions.from_codes(
+        np.repeat(np.arange(len(codes)), [len(some) for some in codes]),
+        flat,
+        user_ids=pl.Series(np.arange(len(codes))),
+        item_ids=vocabulary.ids,
+        times=np.arange(len(flat)),
+    )
+
 
 Named = dict[str, pl.Series]
 """The name of a column, and the own id of every contiguous one."""

@@ -1,12 +1,17 @@
-"""The best items of each user in very large catalogues: an index proposes, and the model's own f decides.
+"""Approximate top-k for very large catalogues: an index proposes candidates, and the model's f re-scores them.
+
+The index is faiss's product quantisation (`IndexPQFastScan`, the extra `index`): four bits for one or two
+numbers make an item so short that a million are scanned in about a millisecond (decision 22).
 
 What is lost is what the index does not propose. How many proposals it takes to lose little, and which items
-are too short to be anybody's best, is learnt from some users when it is built; how much it loses is then
+are too short to be among the best, is learnt from some users when it is built; how much it loses is then
 measured on others.
 """
 
+import math
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +19,10 @@ from jaxtyping import Bool, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hdccf.evaluation.selection import best_places
+from hdccf.errors import ConfigError
+from hdccf.evaluation.topk import top_k
 from hdccf.models.base import VectorScorer
-from hdccf.recommend.codes import Codes, Points
-from hdccf.recommend.topk import SCORES_AT_ONCE, Best, Wanted, exact_best, had_by
+from hdccf.recommend.candidates import SCORES_AT_ONCE, Best, Wanted, exact_best, had_by
 
 _K = 10
 """The length of the lists from which it learns how many proposals they take."""
@@ -28,6 +33,18 @@ _TOO_SHORT = 0.001
 """The share of the exact best that may be lost as items too short to be proposed."""
 _FEWEST, _MOST = 200, 4000
 """Proposals for a list of ten: fewer save nothing, more take longer than what they find is worth."""
+_FEW = 200_000
+"""Up to so many items a scan is short, and each number can have four bits; of more, two share them."""
+_MOST_CODES = 256
+"""Sums of more codes would not fit into faiss's sixteen bits."""
+_ITEMS_AT_ONCE = 96
+"""Items in a block of codes; with 32, which is faiss's default, a scan takes a fifth longer."""
+_SHARD = 200_000
+"""Items that are worth a thread of their own."""
+_CODES_LEARNT_FROM = 1 << 14
+
+
+Points = NDArray[np.float32]
 
 
 class Index:
@@ -77,7 +94,7 @@ class Index:
             proposed = self.propose(scorer, block, usual + had)
             scores = scorer.score_rows(block, proposed.clamp_min(0))
             scores = scores.masked_fill(_unwanted(block, proposed, wanted), -torch.inf)
-            best, places = scores.topk(min(wanted.k, scores.shape[1]), dim=1)
+            best, places = map(torch.from_numpy, top_k(scores.numpy(), min(wanted.k, scores.shape[1])))
             items = proposed.gather(1, places)
             short = best[:, -1].isneginf().nonzero().squeeze(1)
             done = 0
@@ -98,8 +115,8 @@ class Index:
         scores[proposed < 0] = -np.inf
         if len(had):
             scores[np.isin(proposed, had)] = -np.inf
-        places = best_places(scores, min(wanted.k, len(scores)))
-        best = scores[places]
+        found, columns = top_k(scores[None], min(wanted.k, len(scores)))
+        best, places = found[0], columns[0]
         if best[-1] == -np.inf or len(best) < wanted.k:
             return next(exact_best(scorer, rows, wanted))
         return Best(rows, torch.from_numpy(proposed[places][None]), torch.from_numpy(best[None]))
@@ -148,8 +165,8 @@ def _long_enough(points: Points, best: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _liked_first(items: NDArray[np.int64], points: Points, users: Points) -> NDArray[np.int64]:
-    """By their mean product with the users: whoever scans them in this order soon knows what is good enough,
-    and keeps fewer that it has to drop again."""
+    """By their mean product with the users: a scan in this order soon has a high threshold, and keeps fewer
+    that it has to drop again."""
     liked: NDArray[np.float32] = (points @ users.mean(0))[items]
     return items[np.argsort(-liked, kind="stable")]
 
@@ -182,3 +199,59 @@ def _item_points(scorer: VectorScorer) -> Points:
 def _points(vectors: Tensor) -> Points:
     points: Points = np.ascontiguousarray(vectors.numpy(), dtype=np.float32)
     return points
+
+
+# -- codes ----------------------------------------------------------------------------------------------------
+
+
+class Codes:
+    """Rows of points, to be asked for those with the largest products or the smallest distances."""
+
+    def __init__(self, points: Points, *, distances: bool) -> None:
+        faiss = _faiss()
+        numbers = max(1 if len(points) <= _FEW else 2, math.ceil(points.shape[1] / _MOST_CODES))
+        codes = math.ceil(points.shape[1] / numbers)
+        self._width = codes * numbers
+        points = self._padded(points)
+        metric = faiss.METRIC_L2 if distances else faiss.METRIC_INNER_PRODUCT
+        empty = faiss.IndexPQ(self._width, codes, 4, metric)
+        empty.train(_sample(points, by_length=not distances))
+        shares = min(torch.get_num_threads(), math.ceil(len(points) / _SHARD))
+        scanned = []
+        for part in np.array_split(points, shares):
+            coded = faiss.clone_index(empty)
+            coded.add(part)
+            scanned.append(faiss.IndexPQFastScan(coded, _ITEMS_AT_ONCE))
+        self._index = scanned[0]
+        if shares > 1:
+            self._index = faiss.IndexShards(self._width, True, True)  # each in a thread, numbered through
+            for part in scanned:
+                self._index.add_shard(part)
+
+    def best(self, points: Points, n: int) -> NDArray[np.int64]:
+        """The n best rows for each point, nearly in order; −1 fills up."""
+        found: NDArray[np.int64] = self._index.search(self._padded(points), n)[1]
+        return found
+
+    def _padded(self, points: Points) -> Points:
+        missing = self._width - points.shape[1]
+        return np.pad(points, ((0, 0), (0, missing))) if missing else points
+
+
+def _sample(points: Points, by_length: bool) -> Points:
+    """What the codes are learnt from: long vectors have the largest products, so theirs should be exact."""
+    rng = np.random.default_rng(0)
+    if not by_length:
+        return points[rng.integers(len(points), size=_CODES_LEARNT_FROM)]
+    weights = np.square(np.einsum("nd,nd->n", points, points, dtype=np.float64)) + np.finfo(np.float64).tiny
+    return points[rng.choice(len(points), _CODES_LEARNT_FROM, p=weights / weights.sum())]
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as cause:
+        raise ConfigError(
+            "an index of candidates needs faiss; install it with: pip install 'hdccf[index]'"
+        ) from cause
+    return faiss

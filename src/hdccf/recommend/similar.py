@@ -12,8 +12,9 @@ from torch import Tensor
 
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
+from hdccf.evaluation.topk import top_k
 from hdccf.models.base import Kind, Model, Scorer, VectorScorer
-from hdccf.recommend.topk import SCORES_AT_ONCE, Best
+from hdccf.recommend.candidates import SCORES_AT_ONCE, Best
 from hdccf.similarity import Cosine, Similarity, Vectors
 
 
@@ -57,7 +58,7 @@ def best_related(relation: Relation, nodes: Int64[Tensor, " n"], k: int) -> Iter
     for block in torch.split(nodes, at_once):
         scores = relation.to_all(block).clone()
         scores[torch.arange(len(block)), block] = -torch.inf
-        best, places = scores.topk(min(k, relation.n), dim=1)
+        best, places = map(torch.from_numpy, top_k(scores.numpy(), min(k, relation.n)))
         yield Best(block, places, best)
 
 

@@ -12,7 +12,7 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from hdccf.recommend.ids import Vocabulary
+from hdccf.recommend.frames import Vocabulary
 from hdccf.serving.measures import Measures
 from hdccf.serving.problems import ProblemError, problem
 from hdccf.serving.served import Holder, Outcome, Served

@@ -22,12 +22,9 @@ from hdccf.models.base import Model
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import FitOptions, RunFolder
 from hdccf.rng import generator_for
-from hdccf.training.devices import device_named
-from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch
-from hdccf.training.profiling import Stopwatch, no_clock, table
-from hdccf.training.state import TrainingState
-from hdccf.training.store import FolderStore, NullStore
-from hdccf.training.telemetry import open_tensorboard
+from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
+from hdccf.training.state import FolderStore, NullStore, TrainingState
+from hdccf.training.telemetry import Stopwatch, no_clock, open_tensorboard, table
 from hdccf.training.warm_start import start_from
 
 __all__ = ["Diagnosis", "StopTraining", "Watch", "fit", "parse_metric", "resume"]

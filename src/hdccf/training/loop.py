@@ -7,7 +7,8 @@ through it. In a process group every member runs this loop, in step with the oth
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,15 @@ from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
-from hdccf.console import note
+from hdccf.console import Interruptible, TrainingDisplay, note
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.models.base import Model
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
-from hdccf.training.devices import at_most, moved
-from hdccf.training.display import TrainingDisplay
-from hdccf.training.interrupts import Interruptible
 from hdccf.training.optim import Rule, Stepper
-from hdccf.training.profiling import Clock, no_clock, timed
-from hdccf.training.state import TrainingState
-from hdccf.training.store import CheckpointStore
-from hdccf.training.telemetry import Board
+from hdccf.training.state import CheckpointStore, TrainingState
+from hdccf.training.telemetry import Board, Clock, no_clock, timed
 
 _WORTH_SHARING = 1 << 22
 """So many numbers in a step, looked up or moved by the optimizer, are faster with several threads."""
@@ -284,3 +280,32 @@ def _not_finite(term: str, value: float, group: str, epoch: int, step: int, sett
         f"{term} of group {group!r} became {value} in epoch {epoch}, batch {step}, with {tried}; "
         "try a smaller learning rate or a larger temperature"
     )
+
+
+def device_named(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as cause:
+        raise ConfigError(f"device={name!r} is not available on this machine; take cpu") from cause
+    return device
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """A batch's tensors on the device that computes; batches are (nested) tuples of them."""
+    if device.type == "cpu" or value is None:
+        return value
+    if isinstance(value, Tensor):
+        return value.to(device)
+    return type(value)(*(moved(part, device) for part in value)) if isinstance(value, tuple) else value
+
+
+@contextmanager
+def at_most(threads: int) -> Iterator[None]:
+    """Operations within are shared among no more threads than this."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(threads, before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,18 +1,20 @@
-"""The rules of the steps, by name, for one group of parameters."""
+"""Optimizers by name: one Adam for dense gradients, one for the rows that a step touched."""
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
+from torch.optim.adam import adam
 
 from hdccf.config import TrainingSettings
+from hdccf.kernels.embedding import arrays, is_compiled
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
-from hdccf.training.adam import FusedAdam, Moments
-from hdccf.training.profiling import Clock, no_clock
-from hdccf.training.row_adam import RowAdam
+from hdccf.training.telemetry import Clock, no_clock
 
 
 class Rule(Protocol):
@@ -23,6 +25,127 @@ class Rule(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+class Moments:
+    """What Adam's rules remember of their parameters, by place, as a checkpoint keeps it."""
+
+    BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        self.parameters, self.lr = list(parameters), lr
+        self.state: dict[int, dict[str, Tensor]] = {}
+
+    def _state_of(self, index: int) -> dict[str, Tensor]:
+        if index not in self.state:
+            parameter = self.parameters[index]
+            self.state[index] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        return self.state[index]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.state = {}
+        for index, kept in state_dict["state"].items():
+            for name, tensor in self._state_of(index).items():
+                tensor.copy_(kept[name])
+
+
+class FusedAdam(Moments):
+    """torch's fused Adam, one pass over each table, without its optimizer class.
+
+    The class imports torch's compiler at its first step: seconds of every training (decision 25). With a
+    decoupled decay it is AdamW. A parameter without a gradient stays.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float, *, decoupled: bool
+    ) -> None:
+        super().__init__(parameters, lr)
+        self.weight_decay, self.decoupled = weight_decay, decoupled
+
+    @torch.no_grad()
+    def step(self) -> None:
+        with_gradient = [
+            (parameter, parameter.grad, self._state_of(index))
+            for index, parameter in enumerate(self.parameters)
+            if parameter.grad is not None
+        ]
+        if not with_gradient:
+            return
+        parameters, gradients, states = zip(*with_gradient, strict=True)
+        adam(
+            list(parameters),
+            list(gradients),
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            fused=True,
+            decoupled_weight_decay=self.decoupled,
+            amsgrad=False,
+            beta1=self.BETAS[0],
+            beta2=self.BETAS[1],
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            eps=self.EPSILON,
+            maximize=False,
+        )
+
+
+class RowAdam(Moments):
+    """What `torch.optim.SparseAdam` does, over sparse gradients.
+
+    That class imports torch's compiler at its first step, sorts the rows, and makes a sparse tensor of every
+    intermediate result; here a row's moments are read once and written once (decision 25).
+    """
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for index, parameter in enumerate(self.parameters):
+            if parameter.grad is not None:
+                state = self._state_of(index)
+                state["step"] += 1
+                move = self._move_compiled if is_compiled(parameter) else self._move
+                move(parameter, parameter.grad, state)
+
+    def _length(self, state: dict[str, Tensor]) -> float:
+        (first, second), steps = self.BETAS, int(state["step"])
+        return self.lr * math.sqrt(1 - second**steps) / (1 - first**steps)
+
+    def _move(self, table: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        """As written: the oracle of the compiled one, and what there is without numba or on a GPU."""
+        first, second = self.BETAS
+        gradient = gradient.coalesce()
+        rows, values = gradient.indices()[0], gradient.values()
+        mean = state["exp_avg"][rows].lerp_(values, 1 - first)
+        square = state["exp_avg_sq"][rows].lerp_(values.square(), 1 - second)
+        state["exp_avg"][rows], state["exp_avg_sq"][rows] = mean, square
+        table.index_add_(0, rows, mean / (square.sqrt() + self.EPSILON), alpha=-self._length(state))
+
+    def _move_compiled(self, table: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        first, second = self.BETAS
+        rates = 1 - first, second, 1 - second, self._length(state), self.EPSILON
+        moments = state["exp_avg"], state["exp_avg_sq"]
+        _kernels().adam_some(*arrays(table, *moments, *_chained_rows(gradient)), rates)
+
+
+def _chained_rows(gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a sparse gradient: its rows, the last place of each, the place before each, and the values."""
+    index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
+    last, before = (torch.empty(n, dtype=torch.int32) for n in (len(gradient), len(index)))
+    _kernels().link_rows(*arrays(index, last, before))
+    return index, last, before, values
+
+
+def _kernels() -> Any:
+    # Not at the top: numba takes half a second to import.
+    return import_module("hdccf.kernels.adam_numba")
 
 
 OPTIMIZERS: dict[str, Callable[..., Rule]] = {
@@ -75,7 +198,7 @@ class Stepper:
         with self.clock("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
             if not self.sparse:
-                self._make_whole()
+                self._densify()
             self.process_group.all_reduce_gradients(self.parameters)
         with self.clock("optimizer"):
             if self.sparse:
@@ -85,13 +208,8 @@ class Stepper:
             else:
                 self._step()
 
-    def _make_whole(self) -> None:
-        """Gradients that name their rows, where only Adam and one alone read them as what they mean.
-
-        Other rules would leave the other rows alone, and members may differ in what pays for their part.
-        """
-        if self.process_group.size == 1 and isinstance(self.optimizers["dense"], FusedAdam):
-            return
+    def _densify(self) -> None:
+        """Gradients of looked-up rows as whole tables, which all rules but the sparse ones take."""
         for parameter in self.parameters:
             if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:
                 parameter.grad = parameter.grad.to_dense()

@@ -198,7 +198,8 @@ def fused_pool(net: HDCCFNetwork, pool: Pool, log_weights: Float[Tensor, " c"]) 
     weights = net.contrast.item_weight * log_weights.exp()
     index = (pool.users, pool.columns, pool.rows, pool.items)
     tables = net.users.embedding, net.items.embedding
-    return fused_pool_loss(*tables, index, pool.observed, weights, net.contrast.temperature)
+    tau, sparse = net.contrast.temperature, net.settings.sparse_updates
+    return fused_pool_loss(*tables, index, pool.observed, weights, tau, sparse=sparse)
 
 
 def relation_loss(relation: NegativeSet, temperature: float) -> Float[Tensor, " b"]:

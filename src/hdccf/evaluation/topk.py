@@ -1,10 +1,9 @@
-"""The best K of each row, exactly, and in a random but reproducible order where scores tie.
+"""Top-k: the k highest scores of each row, exactly, with ties in a random but reproducible order.
 
 NumPy throughout: it selects and sorts with vector instructions, on one thread about as fast as `torch.topk`
 on two, and does not wait for a second thread on a busy machine.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ def top_items(scores: Scores, k: int, users: IndexArray, seed: int) -> NDArray[n
     """
     k_all = min(k, scores.shape[1])
     # One more than needed: a tie across the edge of the list is then a tie within the selection.
-    values, columns = _top(scores, min(k_all + 1, scores.shape[1]))
+    values, columns = top_k(scores, min(k_all + 1, scores.shape[1]))
     tied = np.flatnonzero(((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -np.inf)).any(1))
     values, columns = values[:, :k_all], columns[:, :k_all]
     if len(tied):
@@ -38,7 +37,7 @@ def top_items(scores: Scores, k: int, users: IndexArray, seed: int) -> NDArray[n
     return chosen
 
 
-def _top(scores: Scores, k: int) -> tuple[Scores, IndexArray]:
+def top_k(scores: Scores, k: int) -> tuple[Scores, IndexArray]:
     """The k highest values of each row, highest first, and their columns.
 
     They are in the k groups with the highest maxima. Column c belongs to group c mod m, so that taking the
@@ -57,28 +56,6 @@ def _top(scores: Scores, k: int) -> tuple[Scores, IndexArray]:
     np.add(_best(maxima, k)[:, None, :], (np.arange(layers) * groups)[:, None], out=layered)
     columns[:, k * layers :] = np.arange(groups * layers, n)
     return _sorted_best(_along_rows(scores, columns), columns, k)
-
-
-def best_places(scores: Scores, k: int) -> IndexArray:
-    """Where the k highest of one row are, highest first; of equal ones any.
-
-    The k-th highest of the maxima of groups (as in `_top`) is at most the k-th highest of all, so that those
-    that reach it are the k highest and few others. Fewer calls than `_top`: for one row of a small catalogue
-    calls are what takes the time.
-    """
-    n = len(scores)
-    layers = 1 << max(0, int(math.log2(n / k)) // 2)  # about √(n/k), so that maxima and members are as many
-    groups = n // layers
-    if layers < 4:
-        return (-scores).argsort()[:k]
-    maxima = scores[: groups * layers].reshape(layers, groups).max(0)
-    maxima.partition(groups - k)
-    places = np.flatnonzero(scores >= maxima[groups - k])
-    among = scores[places]
-    if len(places) > layers * k:  # many that are equal; sorting all of them would take long
-        some = among.argpartition(len(places) - k)[len(places) - k :]
-        places, among = places[some], among[some]
-    return places[among.argsort()[: -k - 1 : -1]]
 
 
 def _best(values: Scores, k: int) -> IndexArray:

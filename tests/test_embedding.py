@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hdccf.kernels import sparse_gradients as row_gradients
-from hdccf.models import row_dots
+from hdccf.kernels import embedding
+from hdccf.kernels.embedding import can_look_up, looked_up_dots
 from hdccf.models.factors import Factors
-from hdccf.models.row_dots import can_look_up, looked_up_dots
 
 
 def case(dim: int = 7) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -27,14 +26,11 @@ def literally(
     return dots, p.square().sum() + q.square().sum()
 
 
-@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("dim", [1, 7, 64])
 @pytest.mark.parametrize(("of_dots", "of_squares"), [(1.0, 0.0), (0.0, 1.0), (0.7, 0.3)])
 def test_values_and_gradients_are_those_of_vectors_of_their_own(
-    dim: int, of_dots: float, of_squares: float, named: bool, monkeypatch: pytest.MonkeyPatch
+    dim: int, of_dots: float, of_squares: float
 ) -> None:
-    monkeypatch.setattr(row_gradients, "WORTH_NAMING", 0)
-    monkeypatch.setattr(row_gradients, "LEAST_NUMBERS", 0 if named else 1 << 40)
     left, right, rows, columns = case(dim)
     doubles = [x.detach().double().requires_grad_() for x in (left, right)]
     slopes = torch.randn(columns.shape, generator=torch.Generator().manual_seed(1))
@@ -75,28 +71,12 @@ def test_only_large_lookups_in_single_precision_are_compiled(monkeypatch: pytest
     assert can_look_up(table, columns)
     assert not can_look_up(table, columns[1:])
     assert not can_look_up(table.double(), columns)
-    monkeypatch.setattr(row_dots, "has_numba", lambda: False)
+    monkeypatch.setattr(embedding, "has_numba", lambda: False)
     assert not can_look_up(table, columns)
 
 
-@pytest.mark.parametrize(("n_users", "n_items"), [(9, 40), (10, 39), (10, 40)])
-def test_rows_are_named_where_they_are_at_most_half(
-    n_users: int, n_items: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_gradients, "LEAST_NUMBERS", 0)
-    _, _, rows, columns = case()  # five and twenty
-    left, right = (torch.ones(n, 7).requires_grad_() for n in (n_users, n_items))
-    gradients = torch.autograd.grad(looked_up_dots(left, right, rows, columns)[0].sum(), (left, right))
-    assert [x.layout == torch.sparse_coo for x in gradients] == [n_users == 10, n_items == 40]
-
-
-@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("l2", [0.0, 0.4])
-def test_factors_give_the_same_compiled_and_not(
-    l2: float, named: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(row_gradients, "WORTH_NAMING", 0)
-    monkeypatch.setattr(row_gradients, "LEAST_NUMBERS", 0 if named else 1 << 40)
+def test_factors_give_the_same_compiled_and_not(l2: float, monkeypatch: pytest.MonkeyPatch) -> None:
     net = Factors(5, 50, 6, std=0.5, generator=torch.Generator().manual_seed(1))
     users, items = torch.tensor([0, 4, 4]), torch.tensor([3, 8, 0])
     negatives = torch.tensor([[1, 1], [3, 2], [7, 5]])

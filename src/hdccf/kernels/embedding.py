@@ -1,13 +1,41 @@
-"""A vector with each of some others of its own: the hot product of models over pairs."""
+"""Embedding look-ups: dot products of looked-up rows and their gradients, compiled where numba is installed."""
 
-from typing import Any, NamedTuple
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hdccf.kernels.sparse_gradients import LEAST_NUMBERS, arrays, gradient_of_rows, has_numba, saves
+LEAST_NUMBERS = 1 << 16
+"""Numbers that are looked up; below that the compiled loops save less in a training than loading them takes."""
+
+
+@cache
+def has_numba() -> bool:
+    return find_spec("numba") is not None
+
+
+def is_compiled(table: Tensor) -> bool:
+    """Whether there are compiled loops for the rows of a table."""
+    return (table.device.type, table.dtype, table.dim()) == ("cpu", torch.float32, 2) and has_numba()
+
+
+def arrays(*tensors: Tensor) -> tuple[Any, ...]:
+    """As NumPy arrays, without a copy."""
+    return tuple(tensor.detach().numpy() for tensor in tensors)
+
+
+def table_gradient(
+    index: Int64[Tensor, " n"], values: Float[Tensor, "n d"], table: Float[Tensor, "m d"], *, sparse: bool
+) -> Float[Tensor, "m d"]:
+    """The gradient of a table whose rows `index` were looked up, from those of the looked-up rows."""
+    if sparse:
+        return torch.sparse_coo_tensor(index.unsqueeze(0), values, table.shape, check_invariants=False)
+    dense: Tensor = torch.ops.aten.embedding_dense_backward(values, index, len(table), -1, False)
+    return dense
 
 
 def row_dots(vectors: Float[Tensor, "b d"], others: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
@@ -63,7 +91,7 @@ class _LookedUpDots(torch.autograd.Function):
         from hdccf.kernels.embedding_numba import dots_and_squares
 
         ctx.save_for_backward(left, right, head, rows, columns)
-        ctx.set_materialize_grads(False)  # a sum of squares that nobody asks for costs no gradient
+        ctx.set_materialize_grads(False)  # an unused sum of squares costs no gradient
         dots = left.new_empty(columns.shape)
         squares = dots_and_squares(*arrays(left, right, head, rows, columns, dots))
         return dots, left.new_tensor(squares)
@@ -73,32 +101,9 @@ class _LookedUpDots(torch.autograd.Function):
     def backward(ctx: Any, of_dots: Tensor | None, of_squares: Tensor | None) -> tuple[Tensor | None, ...]:
         from hdccf.kernels.embedding_numba import add_gradients
 
-        left, right, head, rows, columns = ctx.saved_tensors
+        left, right, head, _, columns = ctx.saved_tensors
         slopes = left.new_zeros(columns.shape) if of_dots is None else of_dots.contiguous()
-        pull = 0.0 if of_squares is None else float(of_squares)
-        sides = [_Side.of(index, table) for index, table in ((rows, left), (columns, right))]
-        of_head = torch.zeros_like(head)
-        given = [*arrays(*ctx.saved_tensors, slopes), pull, *arrays(*(side.to for side in sides))]
-        add_gradients(*given, *arrays(*(side.sums for side in sides), of_head))
-        return *(side.gradient() for side in sides), of_head, None, None
-
-
-class _Side(NamedTuple):
-    """Where the gradient of a table is added up: in one as large, or apart for each place of its index."""
-
-    looked_up: Int64[Tensor, "..."]
-    table: Float[Tensor, "m d"]
-    to: Int64[Tensor, "..."]
-    sums: Float[Tensor, "n d"]
-
-    @classmethod
-    def of(cls, index: Int64[Tensor, "..."], table: Float[Tensor, "m d"]) -> "_Side":
-        if not saves(index, table):
-            return cls(index, table, index, torch.zeros_like(table))
-        places = torch.arange(index.numel()).view(index.shape)
-        return cls(index, table, places, table.new_zeros(index.numel(), table.shape[1]))
-
-    def gradient(self) -> Float[Tensor, "m d"]:
-        if self.to is self.looked_up:
-            return self.sums
-        return gradient_of_rows(self.looked_up.flatten(), self.sums, self.table)
+        penalty = 0.0 if of_squares is None else float(of_squares)
+        gradients = [torch.zeros_like(x) for x in (left, right, head)]
+        add_gradients(*arrays(*ctx.saved_tensors, slopes), penalty, *arrays(*gradients))  # type: ignore[call-arg]
+        return *gradients, None, None

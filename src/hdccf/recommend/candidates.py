@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hdccf.data.graph import Neighbours
-from hdccf.evaluation.selection import best_places
+from hdccf.evaluation.topk import top_k
 from hdccf.models.base import Scorer, VectorScorer
 
 SCORES_AT_ONCE = 1 << 22
 """Scores held at once: 16 MB."""
-_STRETCH = 256
-"""Scores of a stretch, one of which is its maximum."""
 
 
 class Best(NamedTuple):
@@ -51,7 +49,7 @@ def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Ite
                 scores = scores.clone()  # it may be the scorer's own memory; a product never is
             at, places, _ = wanted.seen.within(block, columns)
             scores[at, places] = -torch.inf
-        best, places = best_of_rows(scores, min(wanted.k, width))
+        best, places = map(torch.from_numpy, top_k(scores.cpu().numpy(), min(wanted.k, width)))
         yield Best(block, places if columns is None else columns[places], best)
 
 
@@ -64,8 +62,8 @@ def _best_of_one(scorer: VectorScorer, rows: Int64[Tensor, " 1"], wanted: Wanted
     scores = scorer.score_user(user)
     if wanted.seen is not None:
         scores[had_by(wanted.seen, user)] = -np.inf
-    places = best_places(scores, min(wanted.k, len(scores)))
-    return Best(rows, torch.from_numpy(places[None]), torch.from_numpy(scores[places][None]))
+    best, places = map(torch.from_numpy, top_k(scores[None], min(wanted.k, len(scores))))
+    return Best(rows, places, best)
 
 
 def had_by(seen: Neighbours, user: int) -> NDArray[np.int64]:
@@ -73,23 +71,3 @@ def had_by(seen: Neighbours, user: int) -> NDArray[np.int64]:
     starts = seen.starts.numpy()
     had: NDArray[np.int64] = seen.flat.numpy()[starts[user] : starts[user + 1]]
     return had
-
-
-def best_of_rows(scores: Float[Tensor, "b c"], k: int) -> tuple[Float[Tensor, "b k"], Int64[Tensor, "b k"]]:
-    """The k largest of each row and where they are; of equal ones any.
-
-    The k largest stand in the k stretches with the largest maxima. So one look at all scores for the maxima
-    of stretches is enough, and `topk`, which is far slower, sees k stretches of a row and not all of it.
-    """
-    b, c = scores.shape
-    stretches = c // _STRETCH
-    if stretches < 40 * k:  # in short rows the bookkeeping is the longer part
-        return scores.topk(k, dim=1)
-    whole = stretches * _STRETCH
-    parts = scores[:, :whole].view(b, stretches, _STRETCH)
-    chosen = parts.amax(2).topk(k, dim=1).indices
-    starts = (chosen * _STRETCH).unsqueeze(2) + torch.arange(_STRETCH, device=scores.device)
-    rest = torch.arange(whole, c, device=scores.device).expand(b, -1)
-    places = torch.cat([starts.flatten(1), rest], 1)
-    best, among = scores.gather(1, places).topk(k, dim=1)
-    return best, places.gather(1, among)
