@@ -78,6 +78,64 @@ class PositiveSettings(TrainingSettings):
     """A pair that occurred n times counts n to this power."""
 
 
+class Cluster(Settings):
+    """The workers that train together, on Ray."""
+
+    workers: int = Field(ge=1)
+    """Share the work among N workers on Ray; needs hdccf[ray]. The result is that of one process, but for
+    rounding."""
+    address: str | None = None
+    """The Ray cluster: auto for the one that runs here, ray://HOST:10001, or HOST:6379. Without it one is
+    started on this machine."""
+    storage: str | None = None
+    """Where workers find the pairs and leave checkpoints: a folder or an address (s3://…) that all machines
+    reach. Without it the run's folder."""
+    timeout: float = Field(default=300.0, ge=1)
+    """A worker that does not answer the others for so long is taken to hang, and all are started again from
+    the last checkpoint."""
+    retries: int = Field(default=3, ge=0)
+    """How often failed workers are started again."""
+
+
+class FitOptions(Settings):
+    """How to train, as opposed to what: of these only the threads and the device can change the result."""
+
+    device: str = "cpu"
+    """cpu, or cuda where there is one."""
+    threads: int | None = Field(default=None, ge=1)
+    """Processor threads; all if not given. Bits repeat for the same number."""
+    checkpoint_minutes: float = Field(default=5.0, ge=0)
+    """Save at least this often."""
+    checkpoint_epochs: int = Field(default=10, ge=1)
+    """And after this many epochs."""
+    tensorboard: bool = False
+    """Also write curves for TensorBoard."""
+    profile: bool = False
+    """Say at the end where the time went, by stage, and keep it as profile.json."""
+    cluster: Cluster | None = None
+    """The workers that train together; none is this process alone."""
+
+
+class EvaluationOptions(Settings):
+    """What `evaluate` ranks and measures."""
+
+    protocols: tuple[str, ...] = ("sampled", "full")
+    """'sampled' ranks each held-out item against drawn negatives, as the paper does; 'full' against all
+    items, as a user would meet them. Sampled figures look much better: read both."""
+    ks: tuple[int, ...] = (10, 50)
+    """Lengths of the top-k lists that are measured, such as 10,50."""
+    part: str = "test"
+    """Which held-out part. Tune on validation, report test."""
+    negatives: int = 99
+    """How many negatives sampled ranking draws for each user."""
+    weighting: str = "uniform"
+    """How negatives are drawn: all items alike, or popular ones more often, which is harder."""
+    seed: int = 0
+    """Draws the negatives. Keep it: every model is to see the same ones."""
+    memory: int = 256
+    """MiB for scores at a time; less is slower on very large catalogues only."""
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The settings of a TOML file as a flat table."""
     try:

@@ -1,4 +1,4 @@
-"""`hdccf similar`, `score`, `explain` and `export`: what else a run answers."""
+"""`hdccf similar`, `score`, `explain`, `export` and `report`: further questions to a trained run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that hdccf train wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, a line a row.")]
-_K = Annotated[int, typer.Option("--k", help="How many each.")]
+TopK = Annotated[int, typer.Option("--k", help="How many each.")]
 
 
 def similar(
@@ -23,7 +23,7 @@ def similar(
     user: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Users like this one; repeat for more.")
     ] = None,
-    k: _K = 10,
+    k: TopK = 10,
     as_json: AsJson = False,
 ) -> None:
     """Print the items most like an item, or the users most like a user.
@@ -118,6 +118,27 @@ def export(
     loaded.export(out, file_format=file_format, overwrite=overwrite)
     names = ", ".join(sorted(file.name for file in out.iterdir()))
     typer.echo(f"{out}: {names}")
+
+
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="The file to write; report.html in RUN if not given."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Write one HTML file with a run's figures, curves, diagnostics, examples and settings.
+
+    It asks nothing of any host and can be sent as it is. The figures of the test part are those of hdccf
+    evaluate, which is done first where it has not been.
+    """
+    from hdccf.recommend.recommender import load_run
+    from hdccf.report.report import write_report
+
+    target = out or run / "report.html"
+    write_report(load_run(run), target, overwrite=overwrite, progress=True)
+    typer.echo(str(target))
 
 
 def print_table(rows: "pl.DataFrame", title: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import torch
 
-from hdccf.config import TrainingSettings
+from hdccf.config import FitOptions, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import HdccfError, RunError
@@ -26,7 +26,7 @@ from hdccf.experiments.tasks import Task, all_training, with_validation
 from hdccf.models import entry_named
 from hdccf.models.scoring import Scorer
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.fit import fit, resume
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from hdccf.config import TrainingSettings, build_settings
+from hdccf.config import FitOptions, TrainingSettings, build_settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, HdccfError, TrainingError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.best import refuse_other, write_best
 from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna, open_study
 from hdccf.experiments.tuning_display import TuningDisplay
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import StopTraining, fit, parse_metric
 
 _STARTUP = 5

@@ -9,7 +9,7 @@ from hdccf.models.base import Entry
 from hdccf.models.ease import EASE, EASEModel
 from hdccf.models.enmf import ENMF, ENMFModel
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
-from hdccf.models.hdccf.model import HDCCFModel
+from hdccf.models.hdccf.model import HDCCFModel, remarks
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.models.irgan import IRGAN, IRGANModel
 from hdccf.models.lightgcn import LightGCN, build_lightgcn
@@ -22,7 +22,9 @@ MODELS: dict[str, Entry] = {
     "als": Entry(ALS, ALSModel, "weighted matrix factorisation by alternating least squares, by implicit"),
     "ease": Entry(EASE, EASEModel, "each item regressed on all others, in closed form"),
     "enmf": Entry(ENMF, ENMFModel, "matrix factorisation that learns from all pairs and draws no negatives"),
-    "hdccf": Entry(HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS),
+    "hdccf": Entry(
+        HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS, remarks
+    ),
     "irgan": Entry(IRGAN, IRGANModel, "a generator of items that learns from a discriminator's rewards"),
     "sd-gar": Entry(SDGAR, build_sdgar, "a discriminator whose hard negatives a decomposed generator draws"),
     "pmf": Entry(PMF, build_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),

@@ -103,6 +103,8 @@ class Untrained(nn.Module):
 
 
 Build = Callable[[Any, Interactions, torch.Generator], Model]
+Remarks = Callable[[Any, Interactions], list[str]]
+"""What settings come to on some training pairs, in words."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class Entry:
     build: Build
     summary: str
     presets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    remarks: Remarks = lambda settings, train: []
+    """Choices that the settings leave to the data, for the notes before training."""
 
 
 def weighted_mean(

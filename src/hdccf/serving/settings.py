@@ -17,15 +17,15 @@ class ServeSettings(Settings):
     """How to serve."""
 
     host: str = "127.0.0.1"
-    """Where to listen; the default can be reached from this machine only."""
+    """Where to listen: 127.0.0.1 is reached from this machine only, 0.0.0.0 from everywhere."""
     port: int = Field(default=8000, ge=0, le=65535)
     """0 takes a free one and says which."""
     api_key_file: Path | None = None
-    """A file with a key that every request but those for health and the page's own files must carry."""
+    """Ask for the key that is in this file, in X-API-Key; health and the page's own files stay open."""
     cors_origins: tuple[str, ...] = ()
-    """Pages of these origins may call from a browser; ["*"] allows all of them."""
+    """Pages from here may ask in a browser, as https://shop.example, or * for all; repeat for more."""
     watch: bool = False
-    """Whether to take a new model as soon as the run's weights change."""
+    """Take a new model when the run's weights change; SIGHUP does it once."""
     watch_seconds: float = Field(default=2.0, gt=0)
     """How often to look."""
     threads: int = Field(default=2, ge=1, le=64)

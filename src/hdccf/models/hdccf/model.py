@@ -302,6 +302,19 @@ def resolve_user_vector(settings: HDCCF, train: Interactions) -> Literal["free",
     return "history" if possible else "free"
 
 
+def remarks(settings: HDCCF, train: Interactions) -> list[str]:
+    """Which user vectors, negatives and similarity these settings come to, and why."""
+    vector = resolve_user_vector(settings, train)
+    because = "the data has times"
+    if vector == "free":
+        because = "the data has no times" if train.times is None else "histories go with blocks"
+    chosen = f" ({because})" if settings.user_vector == "auto" else ""
+    return [
+        f"user vectors: {vector}{chosen}; negatives: {settings.sampler}; "
+        f"similarity: {settings.similarity}, temperature {settings.temperature}"
+    ]
+
+
 def _similarity(settings: HDCCF, generator: torch.Generator) -> Similarity:
     if settings.similarity == "modulated":
         return Modulated(settings.embedding_dim, settings.hidden, settings.normalise, generator)
