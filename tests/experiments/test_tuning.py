@@ -18,11 +18,9 @@ from graphs import small_split
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.experiments import tuning
-from hdccf.experiments.best import read_origin, write_best
+from hdccf.experiments.figures import draw_history, draw_importance, importances
 from hdccf.experiments.studies import Budget, Question, StudyFile, open_study
-from hdccf.experiments.tuning import tune
-from hdccf.experiments.tuning_display import TuningDisplay
-from hdccf.experiments.tuning_figures import draw_history, draw_importance, importances
+from hdccf.experiments.tuning import TuningDisplay, read_origin, tune, write_best
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.search import Real, Space, Variant
@@ -293,7 +291,7 @@ def test_settings_that_killed_twice_are_not_tried_a_third_time(split: Split, tmp
             assert trial is not None
             study.suggest(trial)
     with open_study(place, asked) as study:
-        study._take_back_from_the_dead()
+        study._retry_abandoned()
         params = [trial.params for trial in study.study.get_trials()]
         assert params.count(params[0]) == 2
 

@@ -61,11 +61,10 @@ def tune(
     Hopeless trials are ended early.
     """
     from hdccf.config import parse_assignments, read_toml
-    from hdccf.experiments.places import part_name
+    from hdccf.experiments.figures import draw_history, draw_importance
     from hdccf.experiments.studies import Budget, Question, open_study
-    from hdccf.experiments.tasks import open_split, task_of
+    from hdccf.experiments.tasks import open_split, part_name, task_of
     from hdccf.experiments.tuning import tune as search
-    from hdccf.experiments.tuning_figures import draw_history, draw_importance
     from hdccf.models import entry_named
 
     fields = entry_named(model).settings.model_fields

@@ -1,18 +1,46 @@
-"""The paper's figures from journal records: bars of ablations, densities of scores, curves of sweeps."""
+"""Figures of studies (ablations, score densities, sweeps) and of tuning, as PNG and SVG."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdccf.experiments.cells import Cell, Question, title_of
-from hdccf.experiments.densities import BINS
-from hdccf.experiments.drawing import COLOURS, drawn
+from hdccf.errors import ConfigError
 from hdccf.experiments.journal import Record
 from hdccf.experiments.plans import Row
+from hdccf.experiments.running import BINS
+from hdccf.experiments.studies import StudyFile, import_optuna
+from hdccf.experiments.tables import Cell, Question, title_of
+from hdccf.files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+FORMATS = ("png", "svg")
+COLOURS = ("#3b6ea8", "#c8553d", "#5b8c5a", "#8a6fae")
+
+
+@contextmanager
+def drawn(stem: Path, width: float = 6.0, height: float = 3.0) -> "Iterator[Figure]":
+    """A figure to draw on; when the block ends well it is `stem`.png and `stem`.svg."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as cause:
+        raise ConfigError("figures need matplotlib; install it with: pip install 'hdccf[plots]'") from cause
+    # A fixed salt and no date: an SVG that is drawn again is the same file.
+    with mpl.rc_context({"svg.hashsalt": "hdccf", "font.size": 9}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        for kind in FORMATS:
+            metadata = {"Date": None} if kind == "svg" else None
+            with atomic_file(stem.with_name(f"{stem.name}.{kind}")) as part:
+                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
+
 
 Cells = dict[str, dict[Question, Cell]]
 
@@ -123,3 +151,52 @@ def clip_rates(points: list[Row], records: dict[str, list[Record]], term: str) -
 
 def _row_of(figure: Any, n: int) -> "list[Axes]":
     return list(figure.subplots(1, n, squeeze=False)[0])
+
+
+_FEWEST = 4
+"""Completed trials below which importances are noise."""
+
+
+def draw_history(study: StudyFile, stem: Path) -> None:
+    """Each completed trial, and the best up to it; pruned ones as marks at what they reached."""
+    trials = study.study.get_trials(deepcopy=False)
+    done = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    pruned = [t for t in trials if t.state.name == "PRUNED" and t.intermediate_values]
+    with drawn(stem) as figure:
+        axes = figure.subplots()
+        numbers = [trial.number for trial in done]
+        values = [trial.value or 0.0 for trial in done]
+        axes.plot(numbers, values, "o", color=COLOURS[0], label="trial")
+        axes.step(numbers, np.maximum.accumulate(values), where="post", color=COLOURS[1], label="best so far")
+        if pruned:
+            reached = [max(trial.intermediate_values.values()) for trial in pruned]
+            axes.plot([trial.number for trial in pruned], reached, "x", color="0.6", label="pruned")
+        axes.set_xlabel("trial")
+        axes.set_ylabel(f"validation {study.question.metric}")
+        axes.set_title(f"{study.question.model} on {study.question.dataset}")
+        axes.legend(frameon=False)
+
+
+def draw_importance(study: StudyFile, stem: Path) -> bool:
+    """How much of what was good is explained by each setting (PED-ANOVA). False with too few trials."""
+    found = importances(study)
+    if not found:
+        return False
+    names = list(reversed(found))
+    with drawn(stem, height=0.8 + 0.25 * len(names)) as figure:
+        axes = figure.subplots()
+        axes.barh(range(len(names)), [found[name] for name in names], color=COLOURS[0])
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xlabel("share of importance")
+        axes.set_title(f"{study.question.model} on {study.question.dataset}")
+        axes.spines[["top", "right"]].set_visible(False)
+    return True
+
+
+def importances(study: StudyFile) -> dict[str, float]:
+    """The most important first; nothing where there are too few trials, or none differs from another."""
+    done = study.completed
+    if len(done) < _FEWEST or done[0].value == done[-1].value:
+        return {}
+    found: dict[str, float] = import_optuna().importance.get_param_importances(study.study)
+    return {name: value for name, value in found.items() if np.isfinite(value)}

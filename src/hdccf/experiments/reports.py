@@ -8,21 +8,25 @@ from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError
 from hdccf.experiments import plans
-from hdccf.experiments.cells import (
+from hdccf.experiments.figures import Cells, clip_rates, draw_bars, draw_densities, draw_sweeps
+from hdccf.experiments.journal import Journal
+from hdccf.experiments.plans import STUDIES, Plan, Row
+from hdccf.experiments.running import Outcome, Runner
+from hdccf.experiments.tables import (
+    CSV_HEAD,
+    Results,
     cells_of,
     csv_text,
+    given_cells,
     latex,
     latex_table,
     markdown_table,
+    provenance,
     title_of,
+    write_table,
     write_text,
 )
-from hdccf.experiments.figures import Cells, clip_rates, draw_bars, draw_densities, draw_sweeps
-from hdccf.experiments.journal import Journal
-from hdccf.experiments.places import part_name
-from hdccf.experiments.plans import STUDIES, Plan, Row
-from hdccf.experiments.running import Outcome, Runner
-from hdccf.experiments.tables import CSV_HEAD, Results, given_cells, provenance, write_table
+from hdccf.experiments.tasks import part_name
 
 ALL = "all"
 _TITLES = {

@@ -1,4 +1,4 @@
-"""Runs the rows of a study: each trained, tested and noted once, and gone on with after any kill."""
+"""Training, testing and recording of a study's rows; each is done once and resumed after a kill."""
 
 import json
 import platform
@@ -10,17 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
+from filelock import FileLock
+from numpy.typing import NDArray
 
 from hdccf.config import FitOptions, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import HdccfError, RunError
 from hdccf.evaluation import Evaluation, evaluate
-from hdccf.experiments.densities import densities_of
+from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.journal import Journal, Record, Run
-from hdccf.experiments.locks import FileLock
 from hdccf.experiments.plans import Row
 from hdccf.experiments.tasks import Task, all_training, with_validation
 from hdccf.models import entry_named
@@ -99,6 +101,7 @@ class Runner:
 
     def _do(self, run: Run) -> None:
         """One process works at a run; one that waited for it finds it done."""
+        self.work.mkdir(parents=True, exist_ok=True)
         with FileLock(self.work / f"{run.key}.lock"):
             if self.journal.find(run) is not None:
                 return
@@ -254,3 +257,52 @@ def _words(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+BINS = 50
+TAIL = 0.01
+"""Of each side, left out of the overlap's width: its ends would else be two outliers."""
+
+_USERS_AT_ONCE = 1024
+
+
+@torch.inference_mode()
+def densities_of(scorer: Scorer, split: Split) -> dict[str, Any]:
+    """Of the test items, and of the items of sampled ranking that their users never touched."""
+    ranker = Ranker(split, "test")
+    questions = ranker.questions
+    positive, negative = [], []
+    rows = np.repeat(np.arange(len(questions)), questions.held_out)
+    for begin in range(0, len(rows), _USERS_AT_ONCE):
+        some = slice(begin, begin + _USERS_AT_ONCE)
+        users = torch.from_numpy(questions.users[rows[some]])
+        items = torch.from_numpy(questions.items[some])
+        positive.append(scorer.score_rows(users, items.unsqueeze(1)).numpy().ravel())
+    for begin in range(0, len(questions), _USERS_AT_ONCE):
+        some = slice(begin, begin + _USERS_AT_ONCE)
+        drawn = ranker.negatives[some].astype(np.int64)
+        users = torch.from_numpy(questions.users[some])
+        found = scorer.score_rows(users, torch.from_numpy(np.maximum(drawn, 0))).numpy()
+        negative.append(found[drawn >= 0])
+    return described(np.concatenate(positive), np.concatenate(negative))
+
+
+def described(positive: NDArray[Any], negative: NDArray[Any]) -> dict[str, Any]:
+    """Densities over 0–100 in bins, the interval where both sides lie, and the area that they share."""
+    lowest, highest = min(positive.min(), negative.min()), max(positive.max(), negative.max())
+    span = max(float(highest - lowest), np.finfo(np.float32).tiny)
+    sides = {
+        name: 100.0 * (values.astype(np.float64) - lowest) / span
+        for name, values in (("positive", positive), ("negative", negative))
+    }
+    edges = np.linspace(0.0, 100.0, BINS + 1)
+    found = {name: np.histogram(values, edges, density=True)[0] for name, values in sides.items()}
+    low = float(np.quantile(sides["positive"], TAIL))
+    high = float(np.quantile(sides["negative"], 1 - TAIL))
+    shared = float(np.minimum(found["positive"], found["negative"]).sum() * 100.0 / BINS)
+    return {
+        "bins": {name: [round(float(value), 6) for value in values] for name, values in found.items()},
+        "interval": [round(low, 3), round(max(low, high), 3)],
+        "width": round(max(0.0, high - low), 3),
+        "shared_area": round(shared, 4),
+    }

@@ -1,4 +1,4 @@
-"""What is asked of each data set: how it is split, what is measured, and over how many seeds."""
+"""What is asked of each data set: its split, metrics, number of seeds, and the names of its result files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -86,3 +86,11 @@ def with_validation(split: Split) -> Interactions:
         counts=np.concatenate((first.counts, second.counts)),
         titles=first.titles,
     )
+
+
+TIME = "-time"
+
+
+def part_name(dataset: str, time_aware: bool) -> str:
+    """The name of a data set's time-blind or time-aware part, in file names and as a preset."""
+    return f"{dataset}{TIME}" if time_aware else dataset

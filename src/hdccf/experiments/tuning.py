@@ -1,12 +1,15 @@
-"""`hdccf tune`: trials of a model's settings on the validation part, until the budget is spent."""
+"""Hyperparameter search: trials of a model's settings on the validation part, until the budget is spent."""
 
+import json
 import multiprocessing
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -14,10 +17,13 @@ from hdccf.config import FitOptions, TrainingSettings, build_settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, HdccfError, TrainingError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.experiments.best import refuse_other, write_best
 from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna, open_study
-from hdccf.experiments.tuning_display import TuningDisplay
+from hdccf.files import atomic_file
 from hdccf.training.fit import StopTraining, fit, parse_metric
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 _STARTUP = 5
 """Trials that have to be finished before others are called hopeless beside them."""
@@ -251,3 +257,143 @@ def _conclude(study: StudyFile, budget: Budget, out: Path) -> Tuned:
     }
     write_best(out, found.settings, origin)
     return found
+
+
+_SHOWN = 12
+"""Trials in the live table: those under way, then the best."""
+
+
+class TuningDisplay:
+    """Reads the study whenever it is to be shown, so that it shows what other processes do as well."""
+
+    def __init__(self, study: StudyFile, budget: Budget, *, enabled: bool) -> None:
+        self.study, self.budget, self.enabled = study, budget, enabled
+        self._live: Any = None
+        self._said: set[int] = set()
+
+    def __enter__(self) -> Self:
+        if not self.enabled:
+            return self
+        self._said = {trial.number for trial in self._trials() if trial.state.is_finished()}
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(get_renderable=self.table, console=Console(stderr=True), refresh_per_second=1)
+            self._live.start()
+        else:
+            self._write(self.title())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self) -> None:
+        """A line for each trial that has ended since."""
+        if not self.enabled or self._live is not None:
+            return
+        for trial in self._trials():
+            if trial.state.is_finished() and trial.number not in self._said:
+                self._said.add(trial.number)
+                number, state, value, epoch, seconds, settings = _cells(trial)
+                after = f" at epoch {epoch}" if epoch else ""
+                self._write(f"trial {number} {state} {value}{after}, {seconds} s: {settings}")
+                self._write(self.title())
+
+    def title(self) -> str:
+        question = self.study.question
+        trials, minutes = self.study.spent()
+        best = self.study.completed[:1]
+        reached = f", best {question.metric} {best[0].value:.4f} (trial {best[0].number})" if best else ""
+        part = "time-aware" if question.time_aware else "time-blind"
+        return (
+            f"{question.model} on {question.dataset}, {part}: {trials} of {self.budget.trials} trials, "
+            f"{minutes:.1f} of {self.budget.minutes:g} minutes{reached}"
+        )
+
+    def table(self) -> "Table":
+        from rich import box
+        from rich.table import Table
+
+        table = Table(title=self.title(), title_justify="left", box=box.SIMPLE, expand=True)
+        for head in ("trial", "", "value", "epoch", "seconds"):
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("settings", overflow="fold")
+        running = [trial for trial in self._trials() if trial.state.name == "RUNNING"]
+        best = self.study.completed
+        for trial in (running + best)[:_SHOWN]:
+            table.add_row(*_cells(trial), style="bold" if best and trial is best[0] else None)
+        return table
+
+    def _trials(self) -> list[Any]:
+        return list(self.study.study.get_trials(deepcopy=False))
+
+    @staticmethod
+    def _write(line: str) -> None:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+
+
+_WORDS = {"COMPLETE": "done", "PRUNED": "pruned", "RUNNING": "running", "FAIL": "lost", "WAITING": "waiting"}
+
+
+def _cells(trial: Any) -> list[str]:
+    reached = trial.intermediate_values
+    value = trial.value if trial.state.name == "COMPLETE" else max(reached.values(), default=None)
+    epoch = trial.user_attrs.get("epoch", max(reached, default=""))
+    seconds = trial.user_attrs.get("seconds")
+    state = "diverged" if "error" in trial.user_attrs else _WORDS[trial.state.name]
+    settings = ", ".join(f"{name}={_short(chosen)}" for name, chosen in trial.params.items())
+    return [
+        str(trial.number),
+        state,
+        "" if value is None else f"{value:.4f}",
+        str(epoch),
+        "" if seconds is None else f"{seconds:.0f}",
+        settings,
+    ]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+MARK = "# hdccf tune "
+
+
+def write_best(path: Path, settings: dict[str, Any], origin: dict[str, Any]) -> None:
+    """Atomically. `origin` says by which study, with which budget and value; `read_origin` gives it back."""
+    lines = [MARK + json.dumps(origin, ensure_ascii=False)]
+    lines += [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
+    with atomic_file(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_origin(path: Path) -> dict[str, Any]:
+    """What `write_best` was told; nothing where the file is somebody else's."""
+    try:
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        found = json.loads(first.removeprefix(MARK)) if first.startswith(MARK) else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def refuse_other(path: Path, study: str, overwrite: bool) -> None:
+    """Only what this very study wrote is replaced unasked: said before an hour's work, not after it."""
+    if path.exists() and not overwrite and read_origin(path).get("study") != study:
+        raise ConfigError(
+            f"{path} exists and was not written by the study {study}; give another --out, or --overwrite"
+        )
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(each) for each in value)}]"
+    # JSON's strings and numbers are TOML's.
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
