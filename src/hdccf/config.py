@@ -27,6 +27,11 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise ConfigError(_one_line(type(self), error)) from error
 
+    @property
+    def false_negative_rate(self) -> float | None:
+        """ω, by which training corrects the negatives; none where a model knows no such correction."""
+        return None
+
     def changed(self, **values: Any) -> Self:
         """A copy with some settings replaced, validated anew."""
         return type(self)(**{**self.model_dump(), **values})

@@ -134,7 +134,7 @@ def report(
     evaluate, which is done first where it has not been.
     """
     from hdccf.recommend.recommender import load_run
-    from hdccf.report.report import write_report
+    from hdccf.report import write_report
 
     target = out or run / "report.html"
     write_report(load_run(run), target, overwrite=overwrite, progress=True)

@@ -41,7 +41,7 @@ def serve(
     from hdccf.config import read_toml
 
     try:
-        from hdccf.serving.server import serve as listen
+        from hdccf.serving.app import serve as listen
     except ModuleNotFoundError as cause:
         raise ConfigError(
             f"serving needs {cause.name}; install it with: pip install -c constraints.txt 'hdccf[serve]'"

@@ -373,7 +373,7 @@ def write_best(path: Path, settings: dict[str, Any], origin: dict[str, Any]) -> 
 
 
 def read_origin(path: Path) -> dict[str, Any]:
-    """What `write_best` was told; nothing where the file is somebody else's."""
+    """What `write_best` was told; nothing where the file was not written by `hdccf tune`."""
     try:
         first = path.read_text(encoding="utf-8").partition("\n")[0]
         found = json.loads(first.removeprefix(MARK)) if first.startswith(MARK) else {}

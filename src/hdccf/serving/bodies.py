@@ -80,7 +80,7 @@ History = Annotated[
     Field(
         min_length=1,
         max_length=MAX_HISTORY,
-        description="What somebody new has had, the last the latest.",
+        description="The history of a new user, the last the latest.",
     ),
 ]
 Listed = Annotated[list[Id], Field(max_length=MAX_LISTED)]
@@ -95,7 +95,7 @@ class Body(BaseModel):
 class _Limits(Body):
     k: K = 10
     include_seen: bool = Field(default=False, strict=True)
-    """Whether also what they have had may be recommended."""
+    """Whether items of the history may be recommended."""
     allow: Listed | None = None
     """Only these items; ids that are not in the catalogue are passed over."""
     deny: Listed | None = None
@@ -109,7 +109,7 @@ class RecommendToUsers(_Limits):
 
 
 class RecommendToItems(_Limits):
-    """For somebody new, who is known by a list of items."""
+    """For a new user, who is known by a history of items."""
 
     items: History
 
@@ -155,7 +155,7 @@ class ExplainToUser(_Reasons):
 
 
 class ExplainToHistory(_Reasons):
-    """For somebody new, who is known by a list of items."""
+    """For a new user, who is known by a history of items."""
 
     had: History
 
@@ -205,7 +205,7 @@ class ScoredItem(BaseModel):
 
 class RecommendedList(BaseModel):
     user: int | str | None
-    """Whose list; null for somebody new."""
+    """Whose list; null for a new user."""
     items: list[ScoredItem]
     """Best first."""
 
@@ -271,7 +271,7 @@ class FoundItem(BaseModel):
     item: int | str
     title: str | None
     users: int
-    """How many have had it."""
+    """How many have it in their history."""
 
 
 class FoundItems(Answer):

@@ -1,15 +1,17 @@
-"""The endpoints under /v1: a body in, an answer of one model out."""
+"""The endpoints: recommendations and look-ups under /v1, health, readiness and metrics."""
 
 import asyncio
 import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 
 from hdccf.serving import bodies
-from hdccf.serving.access import Service, distinct, require_known
 from hdccf.serving.problems import ProblemError, problem
 from hdccf.serving.served import Served
+from hdccf.serving.service import Service, distinct, require_known
 
 router = APIRouter(prefix="/v1")
 
@@ -21,9 +23,9 @@ Limit = Annotated[int, Query(ge=1, le=bodies.MAX_FOUND, description="How many at
     "/recommend", tags=["answers"], summary="The best items for users", response_model=bodies.Recommended
 )
 async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Service) -> Response:
-    """The k best items of each user, best first, for users that the model knows or for somebody new.
+    """The k best items of each user, best first, for known users or for a new one with a history.
 
-    What they have had is left out unless asked for.
+    Items in the history are left out unless asked for.
     """
     return await service.respond(lambda served: _recommended(served, body))
 
@@ -99,7 +101,7 @@ async def model(service: Service) -> bodies.ModelFacts:
 async def reload(service: Service) -> bodies.Reloaded:
     """Loads beside the old model, which goes on answering; for good if the new one does not load (409)."""
     if service.settings.api_key_file is None:
-        detail = "this server has no key, so that nobody may change its model from afar; send it SIGHUP"
+        detail = "this server has no key, so its model cannot be changed by a request; send it SIGHUP"
         raise ProblemError(problem(403, detail, "no-key-configured"))
     # Not in the pool: loading must not take a thread from those who ask.
     outcome = await asyncio.to_thread(service.reload)
@@ -190,3 +192,38 @@ def _explained(served: Served, body: bodies.ExplainToUser | bodies.ExplainToHist
     return bodies.Explained(
         model=served.version, surrogate=found.surrogate, agreement=agreement, items=list(made.values())
     )
+
+
+operating = APIRouter(tags=["operating"])
+
+
+class Alive(BaseModel):
+    status: str
+    model: str | None = None
+
+
+@operating.get("/healthz", summary="Does the process live?")
+async def healthz() -> Alive:
+    """200 as long as the event loop turns."""
+    return Alive(status="alive")
+
+
+@operating.get("/readyz", summary="Can it answer?")
+async def readyz(service: Service) -> Alive:
+    """200 with the model's version; 503 while as many requests wait as may."""
+    if service.pool.is_full:
+        raise ProblemError(
+            problem(503, f"{service.pool.taken} requests are under way", "busy"), {"Retry-After": "1"}
+        )
+    return Alive(status="ready", model=service.holder.current.version)
+
+
+@operating.get(
+    "/metrics",
+    summary="For Prometheus",
+    response_class=Response,
+    responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}},
+)
+async def metrics(service: Service) -> Response:
+    """Requests by route and status, their seconds, the model's seconds, reloads, and the process's memory."""
+    return Response(service.measures.text(), media_type=CONTENT_TYPE_LATEST)

@@ -53,7 +53,7 @@ class ServeSettings(Settings):
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody outside this machine can connect."""
+        """Whether only this machine can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -137,6 +137,10 @@ class HDCCF(BlockSettings):
     )
 
     @property
+    def false_negative_rate(self) -> float:
+        return self.omega_items
+
+    @property
     def _has_more_than_items(self) -> bool:
         others = (self.user_side, self.user_user_weight, self.item_item_weight)
         return self.loss != "contrastive" or any(others)

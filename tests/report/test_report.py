@@ -14,9 +14,8 @@ from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.evaluation.kept import evaluate_run
 from hdccf.recommend.run_summary import curves, settings_table
-from hdccf.report.charts import HEIGHT, WIDTH, line_chart
-from hdccf.report.document import table
-from hdccf.report.report import report, write_report
+from hdccf.report import report, write_report
+from hdccf.report.html import HEIGHT, WIDTH, line_chart, table
 from training import quick
 
 _VOID = {"meta", "line", "circle", "polyline"}
