@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hdccf.cli.answering import Run
+from hdccf.cli.answering import Run, load
 from hdccf.cli.options import Flag, Panel, flag, with_options
 from hdccf.cli.train import CLUSTER_FLAGS
 from hdccf.config import Cluster, EvaluationOptions
@@ -61,11 +61,10 @@ def evaluate(
 ) -> None:
     """Rank a run's held-out items and print how well it did; per-user values are kept in its directory."""
     from hdccf.evaluation.kept import evaluate_run
-    from hdccf.recommend.recommender import load_run
 
     _refuse_both(as_json, as_markdown)
     with _ranking(run, cluster, options.memory) as rank:
-        found = evaluate_run(load_run(run), progress=True, rank=rank, **options.model_dump())
+        found = evaluate_run(load(run), progress=True, rank=rank, **options.model_dump())
     _show(found, as_json, as_markdown)
 
 
@@ -109,13 +108,12 @@ def compare(
     from hdccf.console import track
     from hdccf.evaluation.comparison import compare as compare_systems
     from hdccf.evaluation.kept import evaluate_run, grouped
-    from hdccf.recommend.recommender import load_run
 
     _refuse_both(as_json, as_markdown)
     if len(runs) < 2:
         raise EvaluationError(f"{len(runs)} run cannot be compared; give two run directories or more")
     names = [name.strip() for name in metrics.split(",")] if metrics else None
-    systems = grouped([load_run(run) for run in runs])
+    systems = grouped([load(run) for run in runs])
     evaluations: dict[str, list[Evaluation]] = {label: [] for label in systems}
     todo = [(label, run) for label, members in systems.items() for run in members]
     for label, run in track(todo, "evaluating runs", len(todo)):

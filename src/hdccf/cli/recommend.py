@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from hdccf.cli.answering import AsJson, Run, TopK, print_table
+from hdccf.cli.answering import AsJson, Run, TopK, load, print_lists
 from hdccf.cli.options import Panel, flag, with_options
 from hdccf.cli.train import CLUSTER, CLUSTER_FLAGS
 from hdccf.config import Cluster, Settings
 from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from hdccf.recommend.recommender import Recommender
 
 
@@ -78,9 +76,7 @@ def recommend(
         if not users.everybody or candidates.index_above is not None:
             raise ConfigError("--workers and --ray-address go with --all, and without --index-above")
         needs_ray("--workers")
-    from hdccf.recommend.recommender import load_run
-
-    loaded = load_run(run, index_above=candidates.index_above)
+    loaded = load(run, candidates.index_above)
     limits: dict[str, Any] = {
         "k": k,
         "include_seen": candidates.include_seen,
@@ -89,13 +85,18 @@ def recommend(
     }
     if file.out is not None:
         _write(loaded, file.out, file.overwrite, cluster, {"history": users.history, **limits})
-    elif users.items:
-        _show(loaded.recommend_for_items([ids], **limits).drop("list"), as_json, "for a new user")
+        return
+    by, title = "", "for a new item" if users.new_item else "for a new user"
+    if users.items:
+        found = loaded.recommend_for_items([ids], **limits).drop("list")
     elif users.new_item:
-        found = loaded.users_for_new_items([ids], k=k, include_seen=candidates.include_seen)
-        _show(found.drop("list"), as_json, "for a new item")
+        found = loaded.users_for_new_items([ids], k=k, include_seen=candidates.include_seen).drop("list")
     else:
-        _show(loaded.recommend(ids, history=users.history, **limits), as_json)
+        found, by, title = loaded.recommend(ids, history=users.history, **limits), "user", "for user {}"
+    if found.is_empty() and not as_json:
+        typer.echo("nothing is left to recommend")
+    else:
+        print_lists(found, as_json, title, by)
 
 
 def _refuse_contradictions(
@@ -144,18 +145,6 @@ def _ids_in(file: Path | None, loaded: "Recommender") -> list[str] | None:
     if unknown:
         note(f"{unknown} of the {len(ids)} ids in {file} are not in the catalogue, and are passed over")
     return ids
-
-
-def _show(found: "pl.DataFrame", as_json: bool, title: str = "") -> None:
-    if as_json:
-        typer.echo(found.write_ndjson(), nl=False)
-    elif found.is_empty():
-        typer.echo("nothing is left to recommend")
-    elif title:
-        print_table(found, title)
-    else:
-        for (user,), rows in found.group_by("user", maintain_order=True):
-            print_table(rows.drop("user"), f"for user {user}")
 
 
 def models(

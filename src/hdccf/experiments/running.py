@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,6 @@ class Runner:
         """Trains what is not in the journal yet; a row that is impossible here is told and left out."""
         runs = {(row.label, seed): self._run(row, seed) for row in rows for seed in range(row.seeds)}
         missing = {place: run for place, run in runs.items() if self.journal.find(run) is None}
-        clock = _Clock(self.journal.records(), list(missing.values()))
         failures: dict[str, str] = {}
         if self.progress and len(missing) < len(runs):
             note(f"{len(runs) - len(missing)} of {len(runs)} runs are in {self.journal.path} already")
@@ -68,9 +68,8 @@ class Runner:
             if label in failures:
                 continue
             if self.progress:
-                left = clock.left(list(missing.values())[number - 1 :])
+                left = _time_left(self.journal.records(), list(missing.values())[number - 1 :])
                 note(f"run {number} of {len(missing)}: {label}, seed {seed}; {left}")
-            started = time.monotonic()
             try:
                 self._do(run)
             except HdccfError as error:
@@ -78,7 +77,6 @@ class Runner:
                     raise
                 failures[label] = str(error)
                 note(f"{label} is left out: {error}")
-            clock.took(run, time.monotonic() - started)
         found: dict[str, list[Record]] = {row.label: [] for row in rows}
         for (label, _), run in runs.items():
             record = self.journal.find(run)
@@ -227,30 +225,20 @@ def commit_of(package: Path) -> str:
     return f"{commit}-dirty" if git("status", "--porcelain", "--", ".") else commit
 
 
-class _Clock:
-    """How long is left, from how long runs of the same model, or else of any, took."""
-
-    def __init__(self, records: list[Record], pending: list[Run]) -> None:
-        models = {run.model for run in pending}
-        self._took: dict[str, list[float]] = {}
-        for record in records:
-            if record["model"] in models and pending and record["dataset"] == pending[0].dataset:
-                # A run that was gone on with has its last part on the wall's clock only.
-                seconds = max(record["wall_seconds"], record["seconds"])
-                self._took.setdefault(record["model"], []).append(seconds)
-
-    def took(self, run: Run, seconds: float) -> None:
-        self._took.setdefault(run.model, []).append(seconds)
-
-    def left(self, runs: list[Run]) -> str:
-        every = [seconds for values in self._took.values() for seconds in values]
-        if not every:
-            return "time left: unknown before the first has ended"
-        anything = sum(every) / len(every)
-        # The latest ones: settings of a study are alike, and machines are not always as busy.
-        means = {model: sum(values[-3:]) / len(values[-3:]) for model, values in self._took.items()}
-        seconds = sum(means.get(run.model, anything) for run in runs)
-        return f"about {_words(seconds)} left"
+def _time_left(records: list[Record], pending: list[Run]) -> str:
+    """From what runs of the same model, or else of any that is pending, took on this data set."""
+    took: dict[str, list[float]] = {}
+    for record in records:
+        if record["dataset"] == pending[0].dataset and record["model"] in {run.model for run in pending}:
+            # A run that was resumed has its last part on the wall's clock only.
+            seconds = max(record["wall_seconds"], record["seconds"])
+            took.setdefault(record["model"], []).append(seconds)
+    if not took:
+        return "time left: unknown before the first has ended"
+    # The latest ones: settings of a study are alike, and machines are not always as busy.
+    means = {model: mean(values[-3:]) for model, values in took.items()}
+    overall = mean(seconds for values in took.values() for seconds in values)
+    return f"about {_words(sum(means.get(run.model, overall) for run in pending))} left"
 
 
 def _words(seconds: float) -> str:

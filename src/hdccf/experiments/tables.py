@@ -104,9 +104,11 @@ def latex_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, caption: 
     return "\n".join(lines) + "\n"
 
 
-def write_text(path: Path, text: str) -> None:
-    with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+def write_files(stem: Path, **texts: str) -> None:
+    """`stem`.csv, .md, .tex and so on, each with its text."""
+    for kind, text in texts.items():
+        with atomic_file(stem.with_name(f"{stem.name}.{kind}")) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 CSV_HEAD = ("model", "protocol", "metric", "mean", "std", "seeds")
@@ -177,10 +179,18 @@ def _compared(rows: Sequence[Row], outcome: Outcome, journal: Journal) -> Compar
 
 
 def write_table(results: Results, stem: Path) -> None:
-    """`stem`.csv, .md and .tex."""
-    write_text(stem.with_name(f"{stem.name}.csv"), comparison_csv(results))
-    write_text(stem.with_name(f"{stem.name}.md"), comparison_markdown(results))
-    write_text(stem.with_name(f"{stem.name}.tex"), comparison_latex(results, stem.name))
+    """`stem`.csv, .md and .tex, and where it was asked for `stem`-given.csv."""
+    write_files(
+        stem,
+        csv=comparison_csv(results),
+        md=comparison_markdown(results),
+        tex=comparison_latex(results, stem.name),
+    )
+    given = given_cells(results)
+    if given:
+        # A file of its own: it answers another question than the table's rows.
+        lines = [(OURS, *question, cell.mean, cell.std, cell.seeds) for question, cell in given.items()]
+        write_files(stem.with_name(f"{stem.name}-given"), csv=csv_text(CSV_HEAD, lines))
 
 
 def comparison_csv(results: Results) -> str:

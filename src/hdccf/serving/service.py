@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from pydantic import BaseModel
 from pydantic_core import to_json
 
 from hdccf.recommend.ids import Vocabulary
@@ -135,7 +134,7 @@ class AppService:
 
         return await self.pool.run(timed)
 
-    async def respond(self, job: Callable[[Served], BaseModel | dict[str, Any]]) -> Response:
+    async def respond(self, job: Callable[[Served], dict[str, Any]]) -> Response:
         """The same as JSON, made in the thread too: the event loop only passes it on."""
         content = await self.answer(lambda served: to_json(job(served)))
         return Response(content, media_type="application/json")
@@ -154,13 +153,6 @@ def service_of(request: Request) -> AppService:
 
 
 Service = Annotated[AppService, Depends(service_of)]
-
-
-def distinct(vocabulary: Vocabulary, ids: list[Any]) -> list[Any]:
-    """Each once, as the data spells it, in the order in which they came."""
-    codes = dict.fromkeys(vocabulary.codes(ids).tolist())
-    own: list[Any] = vocabulary.ids.gather(list(codes)).to_list()
-    return own
 
 
 def require_known(vocabulary: Vocabulary, ids: list[Any]) -> None:
