@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdccf.cli.answering import Run, load
-from hdccf.cli.options import Flag, Panel, flag, with_options
+from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.train import CLUSTER_FLAGS
 from hdccf.config import Cluster, EvaluationOptions
 from hdccf.errors import EvaluationError, needs_ray
@@ -40,10 +40,10 @@ def _lengths(given: str) -> tuple[int, ...]:
 _LENGTHS = ",".join(str(k) for k in _DEFAULTS.ks)
 _RANKING = Panel(
     flags={
-        "protocols": Flag(("--protocol",), metavar="sampled|full|both", shown="both", parse=_protocols),
-        "ks": Flag(("--k",), metavar="K,K,…", shown=_LENGTHS, parse=_lengths),
-        "part": flag(metavar="test|validation"),
-        "weighting": flag(metavar="uniform|popularity"),
+        "protocols": Flag("--protocol", metavar="sampled|full|both", shown="both", parse=_protocols),
+        "ks": Flag("--k", metavar="K,K,…", shown=_LENGTHS, parse=_lengths),
+        "part": Flag(metavar="test|validation"),
+        "weighting": Flag(metavar="uniform|popularity"),
     }
 )
 Ranking = Annotated[EvaluationOptions, _RANKING]

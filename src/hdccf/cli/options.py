@@ -24,7 +24,8 @@ from hdccf.errors import ConfigError
 class Flag:
     """How a field looks on the command line, where its name and type do not say it."""
 
-    names: tuple[str, ...] = ()
+    names: str = ""
+    """Such as "--min-rating --minimum-rating"; otherwise made of the field's name."""
     metavar: str | None = None
     panel: str | None = None
     """The heading of the help that it stands under."""
@@ -32,13 +33,6 @@ class Flag:
     """The default as a text, of an option that `parse` reads."""
     parse: Callable[[str], Any] | None = None
     """What makes the field's value of the text that is typed."""
-    switch: bool = True
-    """Whether a truth value is a mere switch, without a --no- form."""
-
-
-def flag(*names: str, **more: Any) -> Flag:
-    """A `Flag` with its names first, as typer.Option has them."""
-    return Flag(names, **more)
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class _Group:
 
     def option(self, name: str) -> str:
         """The option's first name, such as --ray-address."""
-        return (self.flag(name).names or ("--" + name.replace("_", "-"),))[0]
+        return (self.flag(name).names or "--" + name.replace("_", "-")).split()[0]
 
     def parameters(self) -> list[inspect.Parameter]:
         return [self._parameter(name, found) for name, found in self.fields().items()]
@@ -92,9 +86,10 @@ class _Group:
     def _parameter(self, name: str, found: FieldInfo) -> inspect.Parameter:
         shape = self.flag(name)
         hint, default = _typer_type(found, shape)
-        names = shape.names or ((self.option(name),) if hint is bool and shape.switch else ())
+        # A truth value is a mere switch, without a --no- form, unless its names have one.
+        names = shape.names or self.option(name)
         option = typer.Option(
-            *names,
+            *names.split(),
             metavar=shape.metavar,
             help=" ".join((found.description or "").split()),
             min=_limit(found, "ge"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import Field
 
-from hdccf.cli.options import flag
+from hdccf.cli.options import Flag
 from hdccf.config import Settings
 from hdccf.errors import ConfigError, SourceError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _COLUMNS = "Columns of a file"
 _FORMAT = "How a file is read"
 _NAMED = "Named data sets"
-_COLUMN = flag(metavar="COLUMN", panel=_COLUMNS)
+_COLUMN = Flag(metavar="COLUMN", panel=_COLUMNS)
 SPLITS = ("leave-one-out", "global-time", "random", "predefined")
 _PAPER_CORE = 5
 _TEXT_ONLY = ("separator", "header", "encoding")
@@ -36,10 +36,10 @@ NameOrFile = Annotated[
 class CacheOptions(Settings):
     """Where the files of a named data set come from."""
 
-    folder: Annotated[Path | None, flag("--from", metavar="DIR", panel=_NAMED)] = None
+    folder: Annotated[Path | None, Flag("--from", metavar="DIR", panel=_NAMED)] = None
     """A folder with the files as published, looked into before anything is fetched. HDCCF_DATA_HOME does the
     same for every call."""
-    fresh: Annotated[bool, flag("--fresh", panel=_NAMED)] = False
+    fresh: Annotated[bool, Flag("--fresh", panel=_NAMED)] = False
     """Pass over what the cache has, and fetch the files anew."""
 
 
@@ -57,34 +57,34 @@ class ReadOptions(Settings):
     title: Annotated[str | None, _COLUMN] = None
     """The item's title, to be shown."""
     minimum_rating: Annotated[
-        float | None, flag("--min-rating", "--minimum-rating", metavar="X", panel=_COLUMNS)
+        float | None, Flag("--min-rating --minimum-rating", metavar="X", panel=_COLUMNS)
     ] = None
     """Leave out rows rated below X; without it every row counts."""
-    separator: Annotated[str | None, flag(metavar="TEXT", panel=_FORMAT)] = None
+    separator: Annotated[str | None, Flag(metavar="TEXT", panel=_FORMAT)] = None
     """What separates fields, such as ';' or '\\t'."""
-    header: Annotated[bool | None, flag("--header/--no-header", panel=_FORMAT)] = None
+    header: Annotated[bool | None, Flag("--header/--no-header", panel=_FORMAT)] = None
     """Whether the first line names the columns."""
-    encoding: Annotated[str | None, flag(metavar="NAME", panel=_FORMAT)] = None
+    encoding: Annotated[str | None, Flag(metavar="NAME", panel=_FORMAT)] = None
     """Where it is not UTF-8: latin-1, …"""
-    time_format: Annotated[str | None, flag(metavar="FORMAT", panel=_FORMAT)] = None
+    time_format: Annotated[str | None, Flag(metavar="FORMAT", panel=_FORMAT)] = None
     """Such as '%d/%m/%Y %H:%M'."""
-    drop_nulls: Annotated[bool, flag("--drop-nulls", panel=_FORMAT)] = False
+    drop_nulls: Annotated[bool, Flag("--drop-nulls", panel=_FORMAT)] = False
     """Leave out rows without user, item or time, which are otherwise refused."""
-    query: Annotated[str | None, flag(metavar="SQL", panel=_FORMAT)] = None
+    query: Annotated[str | None, Flag(metavar="SQL", panel=_FORMAT)] = None
     """Read this query's rows from a database: sqlite:///file.db or postgresql://host/database."""
 
 
 class SplitOptions(Settings):
     """Which interactions to train on, and which to hold out."""
 
-    dataset: Annotated[str | None, flag(metavar="NAME")] = None
+    dataset: Annotated[str | None, Flag(metavar="NAME")] = None
     """A named data set (hdccf data list)."""
-    interactions: Annotated[str | None, flag(metavar="FILE")] = None
+    interactions: Annotated[str | None, Flag(metavar="FILE")] = None
     """Your own events: a file, a folder, a glob, or a database with --query."""
-    split: Annotated[str | None, flag(metavar="|".join(SPLITS))] = None
+    split: Annotated[str | None, Flag(metavar="|".join(SPLITS))] = None
     """How to hold out what is tested on. The default, leave-one-out, takes each user's last item, as the
     paper does."""
-    core: Annotated[int | None, flag(metavar="K"), Field(ge=0)] = None
+    core: Annotated[int | None, Flag(metavar="K"), Field(ge=0)] = None
     """Keep users and items with at least K interactions each. 5 for named data sets, as in the paper; 0, all,
     for your own."""
 

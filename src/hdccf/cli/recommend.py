@@ -7,7 +7,7 @@ import typer
 from pydantic import Field
 
 from hdccf.cli.answering import AsJson, Run, TopK, load, print_lists
-from hdccf.cli.options import Panel, flag, with_options
+from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.train import CLUSTER, CLUSTER_FLAGS
 from hdccf.config import Cluster, Settings
 from hdccf.errors import ConfigError, needs_ray
@@ -26,9 +26,9 @@ class UserOptions(Settings):
     """The ids are items: recommend to a new user with this history, the last the latest."""
     new_item: bool = False
     """The ids are users: which other users would like a new item that they took?"""
-    everybody: Annotated[bool, flag("--all")] = False
+    everybody: Annotated[bool, Flag("--all")] = False
     """For all users, into the file --out."""
-    history: Annotated[str, flag(metavar="all|train")] = "all"
+    history: Annotated[str, Flag(metavar="all|train")] = "all"
     """What known users are made of where the model goes by histories: all of their events, or the training
     part, as evaluation does."""
 
@@ -38,18 +38,18 @@ class CandidateOptions(Settings):
 
     include_seen: bool = False
     """Also items in the user's history."""
-    allow: Annotated[Path | None, flag(metavar="FILE")] = None
+    allow: Annotated[Path | None, Flag(metavar="FILE")] = None
     """Only these items: a file, an id a line."""
-    deny: Annotated[Path | None, flag(metavar="FILE")] = None
+    deny: Annotated[Path | None, Flag(metavar="FILE")] = None
     """None of these items: a file, an id a line."""
-    index_above: Annotated[int | None, flag(metavar="N"), Field(ge=0)] = None
+    index_above: Annotated[int | None, Flag(metavar="N"), Field(ge=0)] = None
     """With more items than N let an approximate index propose them; needs hdccf[index]."""
 
 
 class OutputFile(Settings):
     """Where the lists of all users go."""
 
-    out: Annotated[Path | None, flag(metavar="FILE")] = None
+    out: Annotated[Path | None, Flag(metavar="FILE")] = None
     """With --all: a Parquet file."""
     overwrite: bool = False
     """Replace the file of --out."""

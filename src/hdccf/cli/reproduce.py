@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from hdccf.cli.options import Panel, flag, with_options
+from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.reading import CacheOptions
 from hdccf.config import Settings
 from hdccf.errors import ConfigError
@@ -17,13 +17,13 @@ class StudyOptions(Settings):
 
     seeds: int | None = Field(default=None, ge=1)
     """Runs of each row. Without it 5; 3 for ml-1m; for gowalla-m1 3 of HDCCF, 1 of others."""
-    budget: Annotated[str, flag(metavar="quick|full")] = "full"
+    budget: Annotated[str, Flag(metavar="quick|full")] = "full"
     """quick: at most 2 seeds, 20 epochs, 32 dimensions, and every other point of a curve."""
-    out: Annotated[Path, flag(metavar="DIR")] = Path("results")
+    out: Annotated[Path, Flag(metavar="DIR")] = Path("results")
     """Where all of it goes, and where tuned settings are looked for before the package's presets."""
-    assignments: Annotated[list[str] | None, flag("--set", metavar="NAME=VALUE")] = None
+    assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
     """A setting of every row that has it; repeatable."""
-    only: Annotated[list[str] | None, flag(metavar="ROW")] = None
+    only: Annotated[list[str] | None, Flag(metavar="ROW")] = None
     """Only this row, such as ease or 'ours, random start'; repeatable."""
     threads: int | None = Field(default=None, ge=1)
     """Processor threads; all if not given."""

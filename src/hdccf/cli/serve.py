@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from hdccf.cli.answering import Run
-from hdccf.cli.options import Panel, flag, with_options
+from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.errors import ConfigError
 from hdccf.serving.settings import ServeSettings
 
 _ACCESS = "Who may ask"
 _FLAGS = {
-    "host": flag(metavar="ADDRESS"),
-    "port": flag(metavar="N"),
-    "api_key_file": flag(metavar="FILE", panel=_ACCESS),
-    "cors_origins": flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
-    "watch": flag("--watch"),
+    "host": Flag(metavar="ADDRESS"),
+    "port": Flag(metavar="N"),
+    "api_key_file": Flag(metavar="FILE", panel=_ACCESS),
+    "cors_origins": Flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
+    "watch": Flag("--watch"),
 }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdccf.cli.options import Panel, flag, was_given, with_options
+from hdccf.cli.options import Flag, Panel, was_given, with_options
 from hdccf.cli.reading import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.config import Cluster, FitOptions, Settings
 from hdccf.errors import ConfigError, needs_ray
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 _RUN = "The run"
 CLUSTER = "On several processes or machines"
 CLUSTER_FLAGS = {
-    "workers": flag(metavar="N"),
-    "address": flag("--ray-address", metavar="ADDRESS"),
-    "storage": flag(metavar="PATH"),
-    "timeout": flag("--worker-timeout", metavar="SECONDS"),
+    "workers": Flag(metavar="N"),
+    "address": Flag("--ray-address", metavar="ADDRESS"),
+    "storage": Flag(metavar="PATH"),
+    "timeout": Flag("--worker-timeout", metavar="SECONDS"),
 }
 
 
 class ModelOptions(Settings):
     """Which model is trained, with which settings."""
 
-    model: Annotated[str, flag(metavar="NAME")] = "hdccf"
+    model: Annotated[str, Flag(metavar="NAME")] = "hdccf"
     """Which model; hdccf models lists them."""
-    preset: Annotated[str | None, flag(metavar="NAME")] = None
+    preset: Annotated[str | None, Flag(metavar="NAME")] = None
     """Settings to start from, such as paper, time-blind or recency, or a data set that the model was tuned
     on; hdccf models lists them."""
-    config: Annotated[Path | None, flag(metavar="FILE")] = None
+    config: Annotated[Path | None, Flag(metavar="FILE")] = None
     """A TOML file of settings, over the preset."""
-    assignments: Annotated[list[str] | None, flag("--set", metavar="NAME=VALUE")] = None
+    assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
     """One setting, over the file; repeat for more: --set temperature=0.15 --set sampler=uniform."""
     seed: int = 0
     """Everything random comes from it."""
@@ -54,12 +54,12 @@ class ModelOptions(Settings):
 class RunOptions(Settings):
     """Which folder a run goes to, and what it starts from."""
 
-    out: Annotated[Path | None, flag(metavar="DIR")] = None
+    out: Annotated[Path | None, Flag(metavar="DIR")] = None
     """The run's folder; runs/… if not given."""
-    init_from: Annotated[Path | None, flag(metavar="RUN")] = None
+    init_from: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Start from this run's vectors, on data that has grown; users and items are matched by their own ids,
     and new ones start fresh."""
-    resume: Annotated[Path | None, flag(metavar="RUN")] = None
+    resume: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Go on with a run that was stopped; takes no other options."""
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from hdccf.cli.options import Panel, flag, with_options
+from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.reading import CacheOptions
 from hdccf.config import Settings
 
@@ -20,9 +20,9 @@ class SearchOptions(Settings):
     """Processor minutes a thread of trials at most, over all calls."""
     time_aware: bool = False
     """Let the model use time as far as it can; without it no model does."""
-    metric: Annotated[str | None, flag(metavar="PROTOCOL:METRIC")] = None
+    metric: Annotated[str | None, Flag(metavar="PROTOCOL:METRIC")] = None
     """What is maximised on the validation part; sampled:ndcg@10, or full:ndcg@20 for gowalla-m1."""
-    assignments: Annotated[list[str] | None, flag("--set", metavar="NAME=VALUE")] = None
+    assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
     """Keep a setting out of the search; repeatable."""
     seed: int = 0
     """Draws the settings, and trains every trial."""
@@ -35,13 +35,13 @@ class SearchOptions(Settings):
 class StudyFiles(Settings):
     """Where a study is kept, what it starts from, and where its best settings go."""
 
-    study: Annotated[str | None, flag(metavar="FILE")] = None
+    study: Annotated[str | None, Flag(metavar="FILE")] = None
     """The study's journal, or sqlite:///FILE.db. One that exists is gone on with. Without it:
     results/studies/DATASET[-time]/MODEL.jsonl."""
-    out: Annotated[Path | None, flag(metavar="FILE.toml")] = None
+    out: Annotated[Path | None, Flag(metavar="FILE.toml")] = None
     """The best settings. Without it: results/tuned/DATASET[-time]/MODEL.toml, where hdccf reproduce finds
     them."""
-    start: Annotated[Path | None, flag(metavar="FILE.toml")] = None
+    start: Annotated[Path | None, Flag(metavar="FILE.toml")] = None
     """Settings that a new study tries first, such as those found on a smaller data set."""
     overwrite: bool = False
     """Replace an --out that another study wrote."""
