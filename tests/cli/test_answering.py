@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+import command_line
 import hdccf
+from command_line import error_of
 from graphs import small_split
-from hdccf.cli import main
 from training import quick
 
 Call = Callable[..., str]
@@ -32,16 +33,12 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, fails: bool = False) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments])
+        if fails:
+            return error_of(capsys, *arguments)
+        code = command_line.call(*arguments)
         out, err = capsys.readouterr()
-        assert (ended.value.code or 0) == (2 if fails else 0), err
-        if not fails:
-            return out
-        assert out == ""
-        (line,) = [line for line in err.splitlines() if not line.startswith("note:")]
-        assert line.startswith("error: ")
-        return line
+        assert code == 0, err
+        return out
 
     return run
 

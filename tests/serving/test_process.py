@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from hdccf.cli import main
+from command_line import error_of
 from hdccf.serving import app as app_module
 
 pytest_plugins = ["service_fixtures"]
@@ -157,12 +157,8 @@ def test_what_cannot_be_served_is_one_line(
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         given = {"RUN": str(run), "TAKEN": str(taken.getsockname()[1]), "NONE": str(tmp_path)}
-        with pytest.raises(SystemExit) as ended:
-            main(["serve", *(given.get(argument, argument) for argument in arguments)])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    assert said in line
+        typed = [given.get(argument, argument) for argument in arguments]
+        assert said in error_of(capsys, "serve", *typed)
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
