@@ -20,7 +20,7 @@ from hdccf.errors import ConfigError, TrainingError
 from hdccf.experiments import tuning
 from hdccf.experiments.figures import draw_history, draw_importance, importances
 from hdccf.experiments.studies import Budget, Question, StudyFile, open_study
-from hdccf.experiments.tuning import TuningDisplay, read_origin, tune, write_best
+from hdccf.experiments.tuning import read_origin, trials_table, tune, write_best
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.search import Real, Space, Variant
@@ -40,7 +40,7 @@ def question(of: Split, model: str = "ease", **changes: Any) -> Question:
 
 
 def states(study: StudyFile) -> list[str]:
-    return [trial.state.name for trial in study.study.get_trials(deepcopy=False)]
+    return [trial.state.name for trial in study.trials]
 
 
 def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_first(
@@ -373,7 +373,7 @@ def test_what_is_shown_names_the_budget_and_the_best(
         from rich.console import Console
 
         console = Console(width=120, record=True, file=io.StringIO())
-        console.print(TuningDisplay(study, Budget(3, 5), enabled=True).table())
+        console.print(trials_table(study, Budget(3, 5)))
         text = console.export_text()
     assert "l2=500" in text
     assert text.count("done") == 3

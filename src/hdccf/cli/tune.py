@@ -67,13 +67,12 @@ def tune(
     from hdccf.experiments.tuning import tune as search
     from hdccf.models import entry_named
 
-    fields = entry_named(model).settings.model_fields
+    kind = entry_named(model).settings
     task, part = task_of(dataset), part_name(dataset, options.time_aware)
     place = files.study or f"results/studies/{part}/{model}.jsonl"
     target = files.out or Path(f"results/tuned/{part}/{model}.toml")
     split = open_split(dataset, folder=cache.folder, progress=True)
-    fixed = {name: value for name, value in task.fixed.items() if name in fields}
-    fixed |= parse_assignments(options.assignments or [])
+    fixed = task.fixed_for(kind) | parse_assignments(options.assignments or [])
     metric = options.metric or task.validation_metric
     question = Question(model, dataset, split.fingerprint, metric, options.time_aware, fixed, options.seed)
     found = search(

@@ -159,7 +159,7 @@ _FEWEST = 4
 
 def draw_history(study: StudyFile, stem: Path) -> None:
     """Each completed trial, and the best up to it; pruned ones as marks at what they reached."""
-    trials = study.study.get_trials(deepcopy=False)
+    trials = study.trials
     done = [trial for trial in trials if trial.state.name == "COMPLETE"]
     pruned = [t for t in trials if t.state.name == "PRUNED" and t.intermediate_values]
     with drawn(stem) as figure:

@@ -121,10 +121,9 @@ class Plan:
             if file.exists():
                 return read_toml(file), _said(read_origin(file))
         kind = entry_named(model).settings
-        fixed = {name: value for name, value in self.task.fixed.items() if name in kind.model_fields}
         own = kind.space.aware if time_aware else kind.space.blind
         preset = PRESETS["time-blind"] if model == OURS and not time_aware else {}
-        return {**preset, **own, **fixed}, "not tuned: defaults"
+        return {**preset, **own, **self.task.fixed_for(kind)}, "not tuned: defaults"
 
 
 def _said(origin: dict[str, Any]) -> str:

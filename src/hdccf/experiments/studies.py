@@ -143,7 +143,7 @@ class StudyFile:
             if trials >= budget.trials or minutes >= budget.minutes:
                 return None
             # From the seed and the trials so far, so that being killed in between changes no draw.
-            number = len(self.study.get_trials(deepcopy=False))
+            number = len(self.trials)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tools.exceptions.ExperimentalWarning)
                 self.study.sampler = tools.samplers.TPESampler(
@@ -158,24 +158,20 @@ class StudyFile:
 
     def spent(self) -> tuple[int, float]:
         """Trials and minutes so far, with those under way up to their last evaluation."""
-        counted = [
-            trial
-            for trial in self.study.get_trials(deepcopy=False)
-            if trial.state.name in ("COMPLETE", "PRUNED", "RUNNING")
-        ]
+        counted = [trial for trial in self.trials if trial.state.name in ("COMPLETE", "PRUNED", "RUNNING")]
         return len(counted), sum(trial.user_attrs.get("seconds", 0.0) for trial in counted) / 60
 
     def give_back(self, number: int) -> None:
         """Fails a trial that was not ended, and puts its settings in line again, once."""
         optuna = import_optuna()
-        trial = self.study.get_trials(deepcopy=False)[number]
+        trial = self.trials[number]
         self.study.tell(number, state=optuna.trial.TrialState.FAIL)
         if trial.params and "again" not in trial.user_attrs:
             # A second death is more likely the settings' fault, such as their memory, than bad luck.
             self.study.enqueue_trial(trial.params, user_attrs={"again": number})
 
     def _retry_abandoned(self) -> None:
-        for trial in self.study.get_trials(deepcopy=False):
+        for trial in self.trials:
             worker = trial.user_attrs.get("worker", "")
             if trial.state.name == "RUNNING" and not (worker and _is_held(self._locks / worker)):
                 self.give_back(trial.number)
@@ -203,9 +199,14 @@ class StudyFile:
         )
 
     @property
+    def trials(self) -> "list[optuna.trial.FrozenTrial]":
+        """All of them, in order; not copied, so not to be changed."""
+        return self.study.get_trials(deepcopy=False)
+
+    @property
     def completed(self) -> "list[optuna.trial.FrozenTrial]":
         """Trials that ran to their end, the best first."""
-        done = [t for t in self.study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+        done = [t for t in self.trials if t.state.name == "COMPLETE"]
         return sorted(done, key=lambda trial: (-(trial.value or 0.0), trial.number))
 
 

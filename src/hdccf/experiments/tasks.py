@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hdccf.config import Settings
 from hdccf.data import datasets, prepare
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
@@ -30,6 +31,10 @@ class Task:
     seeds: int = 5
     other_seeds: int | None = None
     """Seeds of the competitors, where they have fewer than HDCCF."""
+
+    def fixed_for(self, kind: type[Settings]) -> dict[str, Any]:
+        """What is fixed of a model's settings."""
+        return {name: value for name, value in self.fixed.items() if name in kind.model_fields}
 
     @property
     def ks(self) -> tuple[int, ...]:

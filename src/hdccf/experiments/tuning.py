@@ -5,11 +5,12 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -65,13 +66,13 @@ def tune(
     import_optuna()
     with (
         open_study(study, question, start) as opened,
-        TuningDisplay(opened, budget, enabled=progress) as display,
+        displayed(opened, budget, progress) as update,
     ):
         if jobs == 1:
-            _work(opened, split, budget, threads, display.update)
+            _work(opened, split, budget, threads, update)
         else:
-            _work_together(opened, split, budget, jobs, threads, display.update)
-        display.update()
+            _work_together(opened, split, budget, jobs, threads, update)
+        update()
         return _conclude(opened, budget, out)
 
 
@@ -260,81 +261,76 @@ def _conclude(study: StudyFile, budget: Budget, out: Path) -> Tuned:
 
 
 _SHOWN = 12
-"""Trials in the live table: those under way, then the best."""
+"""Trials in the live table."""
 
 
-class TuningDisplay:
-    """Reads the study whenever it is to be shown, so that it shows what other processes do as well."""
+@contextmanager
+def displayed(study: StudyFile, budget: Budget, enabled: bool) -> Iterator[Callable[[], None]]:
+    """Shows a study while processes work on it; yields what to call when a trial may have ended.
 
-    def __init__(self, study: StudyFile, budget: Budget, *, enabled: bool) -> None:
-        self.study, self.budget, self.enabled = study, budget, enabled
-        self._live: Any = None
-        self._said: set[int] = set()
+    In a terminal it is a live table, otherwise a line a trial. Both read the study, so that they show what
+    other processes do as well.
+    """
+    if not enabled:
+        yield lambda: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
 
-    def __enter__(self) -> Self:
-        if not self.enabled:
-            return self
-        self._said = {trial.number for trial in self._trials() if trial.state.is_finished()}
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(get_renderable=self.table, console=Console(stderr=True), refresh_per_second=1)
-            self._live.start()
-        else:
-            self._write(self.title())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def update(self) -> None:
-        """A line for each trial that has ended since."""
-        if not self.enabled or self._live is not None:
-            return
-        for trial in self._trials():
-            if trial.state.is_finished() and trial.number not in self._said:
-                self._said.add(trial.number)
-                number, state, value, epoch, seconds, settings = _cells(trial)
-                after = f" at epoch {epoch}" if epoch else ""
-                self._write(f"trial {number} {state} {value}{after}, {seconds} s: {settings}")
-                self._write(self.title())
-
-    def title(self) -> str:
-        question = self.study.question
-        trials, minutes = self.study.spent()
-        best = self.study.completed[:1]
-        reached = f", best {question.metric} {best[0].value:.4f} (trial {best[0].number})" if best else ""
-        part = "time-aware" if question.time_aware else "time-blind"
-        return (
-            f"{question.model} on {question.dataset}, {part}: {trials} of {self.budget.trials} trials, "
-            f"{minutes:.1f} of {self.budget.minutes:g} minutes{reached}"
+        live = Live(
+            get_renderable=partial(trials_table, study, budget),
+            console=Console(stderr=True),
+            refresh_per_second=1,
         )
+        with live:
+            yield lambda: None
+    else:
+        told = {trial.number for trial in study.trials if trial.state.is_finished()}
+        _write(_progress(study, budget))
+        yield partial(_write_ended, study, budget, told)
 
-    def table(self) -> "Table":
-        from rich import box
-        from rich.table import Table
 
-        table = Table(title=self.title(), title_justify="left", box=box.SIMPLE, expand=True)
-        for head in ("trial", "", "value", "epoch", "seconds"):
-            table.add_column(head, justify="right", no_wrap=True)
-        table.add_column("settings", overflow="fold")
-        running = [trial for trial in self._trials() if trial.state.name == "RUNNING"]
-        best = self.study.completed
-        for trial in (running + best)[:_SHOWN]:
-            table.add_row(*_cells(trial), style="bold" if best and trial is best[0] else None)
-        return table
+def _write_ended(study: StudyFile, budget: Budget, told: set[int]) -> None:
+    """A line for each trial that has ended since."""
+    for trial in study.trials:
+        if trial.state.is_finished() and trial.number not in told:
+            told.add(trial.number)
+            number, state, value, epoch, seconds, settings = _cells(trial)
+            after = f" at epoch {epoch}" if epoch else ""
+            _write(f"trial {number} {state} {value}{after}, {seconds} s: {settings}")
+            _write(_progress(study, budget))
 
-    def _trials(self) -> list[Any]:
-        return list(self.study.study.get_trials(deepcopy=False))
 
-    @staticmethod
-    def _write(line: str) -> None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+def _progress(study: StudyFile, budget: Budget) -> str:
+    question, (trials, minutes) = study.question, study.spent()
+    best = study.completed[:1]
+    reached = f", best {question.metric} {best[0].value:.4f} (trial {best[0].number})" if best else ""
+    part = "time-aware" if question.time_aware else "time-blind"
+    return (
+        f"{question.model} on {question.dataset}, {part}: {trials} of {budget.trials} trials, "
+        f"{minutes:.1f} of {budget.minutes:g} minutes{reached}"
+    )
+
+
+def trials_table(study: StudyFile, budget: Budget) -> "Table":
+    """The trials under way, then the best."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=_progress(study, budget), title_justify="left", box=box.SIMPLE, expand=True)
+    for head in ("trial", "", "value", "epoch", "seconds"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("settings", overflow="fold")
+    running = [trial for trial in study.trials if trial.state.name == "RUNNING"]
+    best = study.completed
+    for trial in (running + best)[:_SHOWN]:
+        table.add_row(*_cells(trial), style="bold" if best and trial is best[0] else None)
+    return table
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 _WORDS = {"COMPLETE": "done", "PRUNED": "pruned", "RUNNING": "running", "FAIL": "lost", "WAITING": "waiting"}
@@ -367,7 +363,11 @@ MARK = "# hdccf tune "
 def write_best(path: Path, settings: dict[str, Any], origin: dict[str, Any]) -> None:
     """Atomically. `origin` says by which study, with which budget and value; `read_origin` gives it back."""
     lines = [MARK + json.dumps(origin, ensure_ascii=False)]
-    lines += [f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None]
+    # JSON's numbers, strings, truth values and lists are TOML's.
+    given = {name: value for name, value in settings.items() if value is not None}
+    lines += [
+        f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}" for name, value in given.items()
+    ]
     with atomic_file(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -388,12 +388,3 @@ def refuse_other(path: Path, study: str, overwrite: bool) -> None:
         raise ConfigError(
             f"{path} exists and was not written by the study {study}; give another --out, or --overwrite"
         )
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(each) for each in value)}]"
-    # JSON's strings and numbers are TOML's.
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
