@@ -40,7 +40,7 @@ import torch
 
 import hdccf
 from hdccf.data.graph import Graph, Neighbours
-from hdccf.data.sampling import BlockSampler, InBatchSampler
+from hdccf.data.samplers import BlockSampler, InBatchSampler
 from hdccf.data.synthetic import synthetic_world
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import entry_named

@@ -25,9 +25,8 @@ from scipy.sparse import csr_matrix
 import hdccf
 from hdccf.console import note
 from hdccf.evaluation.ranking import Ranker
-from hdccf.models.base import VectorScorer
+from hdccf.models.base import Scorer, VectorScorer
 from hdccf.models.factorization import BPR
-from hdccf.models.scoring import Scorer
 from hdccf.similarity import Dot, Vectors
 from peers.asked import Cornac
 

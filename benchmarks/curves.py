@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch._dynamo  # noqa: F401
 
 import hdccf
-import hdccf.data.draw_kernels
 import hdccf.kernels.adam_numba
 import hdccf.kernels.embedding_numba
+import hdccf.kernels.negatives_numba
 import hdccf.kernels.pairwise_numba
 from hdccf.config import TrainingSettings
 from hdccf.data.prepare import predefined_split
 from hdccf.evaluation.ranking import Ranker
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import StopTraining, fit, parse_metric
 

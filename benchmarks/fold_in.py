@@ -18,7 +18,6 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import entry_named
-from hdccf.recommend import fold_in
 
 PROTOCOLS = ("sampled", "full")
 
@@ -70,7 +69,7 @@ def main() -> None:
         fitted = hdccf.fit(without(split, users), settings, seed=given.seed)
         theirs = split.train.subset(np.isin(split.train.users, users))
         started = time.perf_counter()
-        new = fold_in.new_users(fitted.model, settings, theirs)
+        new = fitted.model.users_from(theirs)
         seconds += time.perf_counter() - started
         ranker = Ranker(only_tested(split, users), "test")
         for name, scorer in (("trained", trained.model.scorer()), ("new", new)):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import hdccf
 from hdccf.data.split import Split
 from hdccf.data.synthetic import World
-from hdccf.recommend.lens import compared, look, units_of
+from hdccf.recommend.lens import compared, estimate, units_of
 from hdccf.recommend.recommender import Recommender
 
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
@@ -114,11 +114,11 @@ def main() -> None:
     found = {}
     for name, (world, split, settings) in worlds(asked.size).items():
         model = hdccf.fit(split, settings, seed=0)
-        lens = look(model, split)
+        lens = estimate(model, split)
         left, liked = truth(world, model)
         omega = float(liked[left].mean())
         found[name] = buckets(lens.probability(in_units(model, left)[left], omega), liked[left])
-        bounds = f"bounds {lens.least:.4f} to {lens.most:.4f}, between them {lens.between:.4f}"
+        bounds = f"bounds {lens.omega_min:.4f} to {lens.omega_max:.4f}, between them {lens.omega_mid:.4f}"
         print(f"\n{name}: ω = {omega:.4f}; {bounds}")
         print("| said | true | pairs |\n|---:|---:|---:|")
         for said, true, pairs in found[name]:

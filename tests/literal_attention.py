@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from hdccf.models.attention import HistoryAttention, Layer
+from hdccf.models.layers import AttentionLayer, HistoryAttention
 from literal_vectors import Vector, dot, unit
 
 
@@ -18,13 +18,13 @@ def users_after(encoder: HistoryAttention, window: list[Vector]) -> list[Vector]
         for item, age in zip(window, ages, strict=True)
     ]
     for layer in encoder.layers:
-        assert isinstance(layer, Layer)
+        assert isinstance(layer, AttentionLayer)
         x = [added(row, more) for row, more in zip(x, answers(layer, x), strict=True)]
         x = [added(row, thought(layer, row)) for row in x]
     return [unit(normed(encoder.norm, row)) for row in x]
 
 
-def answers(layer: Layer, x: list[Vector]) -> list[Vector]:
+def answers(layer: AttentionLayer, x: list[Vector]) -> list[Vector]:
     """Each place looks at itself and at what was before it, each head with its share of the dimensions."""
     seen = [normed(layer.first_norm, row) for row in x]
     dim, heads = len(x[0]), layer.heads
@@ -47,11 +47,11 @@ def answers(layer: Layer, x: list[Vector]) -> list[Vector]:
                 value = asked[other][2 * dim :][own]
                 answer = [a + math.exp(logit) / total * v for a, v in zip(answer, value, strict=True)]
             joined += answer
-        given.append(times(layer.answer, joined))
+        given.append(times(layer.output, joined))
     return given
 
 
-def thought(layer: Layer, row: Vector) -> Vector:
+def thought(layer: AttentionLayer, row: Vector) -> Vector:
     inner = added(times(layer.inner, normed(layer.second_norm, row)), layer.inner_bias.tolist())
     return times(layer.outer, [v * 0.5 * (1 + math.erf(v / math.sqrt(2))) for v in inner])
 

@@ -10,11 +10,10 @@ from functools import cache
 from torch import Tensor
 
 import literal
-from hdccf.data.cuts import NO_ITEM, History, Windows
+from hdccf.data.batches import NO_ITEM, Block, History, InBatch, SampledBatch, Windows
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Block, Drawn, InBatch
 from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.tables import Table
+from hdccf.models.layers import Table
 from hdccf.similarity import Modulated, Similarity
 from literal_attention import users_after
 from literal_vectors import Vector, dot, in_ball, unit
@@ -126,7 +125,7 @@ class Literal:
 
     # -- the losses ------------------------------------------------------------------------------------------
 
-    def instances(self, batch: InBatch | Drawn) -> dict[str, float]:
+    def instances(self, batch: InBatch | SampledBatch) -> dict[str, float]:
         """Eq. 14 and 17 of batches with a row an instance."""
         s, users, items = self.s, batch.users.tolist(), batch.items.tolist()
         assert self.users is not None
@@ -168,9 +167,11 @@ class Literal:
             parts["item-item"] = s.item_item_weight * weighted_mean(terms, batch.weights)
         return parts
 
-    def _sets(self, batch: InBatch | Drawn, k: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    def _sets(
+        self, batch: InBatch | SampledBatch, k: int
+    ) -> tuple[list[int], list[int], list[int], list[int]]:
         """Negative items, negative users, positive items and positive users of one instance."""
-        if isinstance(batch, Drawn):
+        if isinstance(batch, SampledBatch):
             parts = (batch.negative_items, batch.negative_users, batch.neighbour_items, batch.neighbour_users)
             drawn = [part[k].tolist() for part in parts]
             return drawn[0], drawn[1], drawn[2], drawn[3]

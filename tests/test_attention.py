@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hdccf.models.attention import HistoryAttention
+from hdccf.models.layers import HistoryAttention
 from hdccf.similarity import unit
 from literal_attention import users_after
 

@@ -9,10 +9,11 @@ from torch import Tensor
 
 import literal
 from graphs import interactions, random_interactions
-from hdccf.data.columns_of_blocks import draw_columns
+from hdccf.data.batches import Block
 from hdccf.data.graph import Graph
-from hdccf.data.sampling import Block, BlockSampler, InBatchSampler
-from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, in_batch_log_weights
+from hdccf.data.samplers import BlockSampler, InBatchSampler, draw_columns
+from hdccf.losses.negatives import ContrastiveLoss, NegativeSet
+from hdccf.models.hdccf.steps import block_pairs, in_batch_log_weights
 from small_world import NegativeTerm, World, assert_equal, table, world
 
 TAU = 0.3
@@ -158,8 +159,12 @@ def test_a_block_is_equations_14_to_16_for_each_positive(kind: str, lowest: floa
         of_rows = {"none": 0.0, "scalar": 0.3}.get(kind, some(n_rows, 0.0, 0.2, 5))
         of_columns = {"none": 0.0, "scalar": 0.2}.get(kind, some(n_columns, 0.0, 0.2, 6))
         made = contrast(of_rows, of_columns, lowest)
-        positive, items, users = made.block(
-            scores, batch, log_item_weights=item_weights.log(), log_user_weights=user_weights.log()
+        positive, items, users = made.block_terms(
+            scores,
+            block_pairs(batch),
+            block_pairs(batch),
+            log_item_weights=item_weights.log(),
+            log_user_weights=user_weights.log(),
         )
         observed = set(zip(batch.observed_rows.tolist(), batch.observed_columns.tolist(), strict=True))
         s = scores.tolist()
@@ -203,9 +208,10 @@ def test_drawn_columns_leave_each_rows_negative_score_unbiased() -> None:
         rows, places, entries = graph.items_of.within(users, columns)
         weights = torch.ones(len(entries))
         block = Block(users, columns, inclusion, rows, places, rows, places, weights, None)
-        _, items, _ = made.block(
+        _, items, _ = made.block_terms(
             scores[:, columns],
-            block,
+            block_pairs(block),
+            block_pairs(block),
             log_item_weights=log_items[columns] + inclusion.log(),
             log_user_weights=log_users,
         )

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hdccf.data.cuts import History
+from hdccf.data.batches import History
 from hdccf.kernels import sparse_gradients as row_gradients
-from hdccf.models.tables import Table
+from hdccf.models.layers import Table
 
 
 def made(*, separate: bool = False, sparse: bool = False) -> Table:

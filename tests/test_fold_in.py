@@ -18,10 +18,9 @@ from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
+from hdccf.models.fold_in import ContrastiveRows, Frozen, PairRows, ScoredRows, by_autograd, solve
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
-from hdccf.models.solving import ContrastiveRows, Frozen, PairRows, Scored, by_torch, solve
-from hdccf.recommend import fold_in
 from hdccf.recommend.recommender import Recommender
 from hdccf.similarity import Cosine, Dot, Similarity, Vectors
 from hdccf.training.fit import fit
@@ -84,7 +83,7 @@ def test_a_list_is_told_from_the_rest_as_well_as_by_a_trained_vector(kind: str, 
         return float(torch.stack(each).mean())
 
     users = torch.arange(world.n_users)
-    folded = fold_in.new_users(fitted.model, settings, world.train).score_block(users)
+    folded = fitted.model.users_from(world.train).score_block(users)
     assert right(folded) > right(fitted.score_block(users)) - 0.02
     assert right(folded) > 0.6
 
@@ -108,7 +107,7 @@ def test_users_left_out_of_training_are_folded_in_nearly_as_good_as_trained(kind
     trained = fit(world, settings)
     strangers = fit(without, settings)
     theirs = world.train.subset(np.isin(world.train.users, left_out))
-    folded = fold_in.new_users(strangers.model, settings, theirs)
+    folded = strangers.model.users_from(theirs)
     popular = ndcg(fit(world, MODELS["most-popular"].settings()).model.scorer(), asked)
     before, after = ndcg(trained.model.scorer(), asked), ndcg(folded, asked)
     # Forty users leave much noise; the figure for real data is in docs/answers.md.
@@ -120,17 +119,17 @@ def test_users_left_out_of_training_are_folded_in_nearly_as_good_as_trained(kind
 def test_where_a_user_is_a_history_new_and_known_are_the_same(name: str) -> None:
     settings = MODELS[name].settings() if name in MODELS else quick(name, epochs=1)
     fitted = fit(small_split(), settings)
-    again = fold_in.new_users(fitted.model, settings, fitted.split.train)
+    again = fitted.model.users_from(fitted.split.train)
     users = torch.arange(40)
     assert again.score_block(users).equal(fitted.score_block(users))
-    assert fold_in.uses_history(fitted.model) == (name != "most-popular")
+    assert fitted.model.users_are_histories == (name != "most-popular")
 
 
 def test_als_solves_as_its_library_does() -> None:
     settings = MODELS["als"].settings(embedding_dim=6, alpha=3.0, l2=0.5, recency_half_life=2.0)
     fitted = fit(small_split(), settings)
     known = fitted.model.scorer()
-    again = fold_in.new_users(fitted.model, settings, fitted.split.train)
+    again = fitted.model.users_from(fitted.split.train)
     assert isinstance(known, VectorScorer)
     assert isinstance(again, VectorScorer)
     # With fading histories the library solves for the users once more at the end, items frozen.
@@ -141,7 +140,7 @@ def test_a_squared_loss_is_at_its_least_where_it_is_solved(world: Split) -> None
     """ENMF without dropout: its own loss, summed over all pairs, has no slope at the solution."""
     settings = MODELS["enmf"].settings(embedding_dim=4, epochs=5, keep_probability=1.0, negative_weight=0.2)
     fitted = fit(world, settings)
-    scorer = fold_in.new_users(fitted.model, settings, world.train)
+    scorer = fitted.model.users_from(world.train)
     assert isinstance(scorer, VectorScorer)
     p = scorer.users.embedding.double().requires_grad_()
     observed = torch.from_numpy(world.train.matrix.toarray()).bool()
@@ -154,14 +153,14 @@ def test_a_squared_loss_is_at_its_least_where_it_is_solved(world: Split) -> None
 # -- the losses, literally -----------------------------------------------------------------------------------
 
 
-def small_scored(seed: int = 0) -> tuple[Scored, set[tuple[int, int]]]:
+def small_scored(seed: int = 0) -> tuple[ScoredRows, set[tuple[int, int]]]:
     """Three rows, five columns, in float64."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(3, 5, generator=generator, dtype=torch.float64) * 2 - 1
     pairs = [(0, 1), (0, 3), (1, 0), (2, 1), (2, 2), (2, 4)]
     rows, places = (torch.tensor(x) for x in zip(*pairs, strict=True))
     inclusion = torch.tensor([1.0, 1.0, 1.0, 2.5, 2.5], dtype=torch.float64)
-    return Scored(scores, rows, places, inclusion.log(), torch.arange(5)), set(pairs)
+    return ScoredRows(scores, rows, places, inclusion.log(), torch.arange(5)), set(pairs)
 
 
 @pytest.mark.parametrize("size", [None, 7.0])
@@ -203,12 +202,12 @@ def test_the_gradient_written_out_is_the_recorded_one(
     shares = torch.rand(9, generator=draw, dtype=torch.float64)
     loss = ContrastiveRows(log_weights, 0.3, 0.7, 0.0, -1.0, size, masked)
 
-    def scored(x: Vectors) -> Scored:
+    def scored(x: Vectors) -> ScoredRows:
         scores = similarity.all_pairs(x, Vectors(opposite, opposite))
-        return Scored(scores, rows, places, log_inclusion, columns)
+        return ScoredRows(scores, rows, places, log_inclusion, columns)
 
-    recorded = by_torch(lambda x: (loss(scored(x)) * shares).sum())([mine])[0]
-    written = loss.slopes(similarity, opposite, scored(Vectors(mine, mine)), shares)
+    recorded = by_autograd(lambda x: (loss(scored(x)) * shares).sum())([mine])[0]
+    written = loss.gradient(similarity, opposite, scored(Vectors(mine, mine)), shares)
     assert written is not None
     torch.testing.assert_close(written([mine])[0], recorded, rtol=1e-9, atol=1e-12)
     assert recorded[:2].abs().min() > 1e-6
@@ -240,19 +239,19 @@ def test_a_new_user_does_not_depend_on_who_is_solved_beside(world: Split) -> Non
     settings = settings_for("blocks")
     fitted = fit(world, settings.changed(epochs=2))
     assert isinstance(fitted.model, HDCCFModel)
-    together = fold_in.new_users(fitted.model, settings, world.train).score_block(torch.tensor([7]))
+    together = fitted.model.users_from(world.train).score_block(torch.tensor([7]))
     only = world.train.subset(world.train.users == 7)
-    alone = fold_in.new_users(fitted.model, settings, only).score_block(torch.tensor([7]))
+    alone = fitted.model.users_from(only).score_block(torch.tensor([7]))
     torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-4)
 
 
 def test_large_catalogues_are_solved_against_a_draw(world: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_for("blocks")
     fitted = fit(world, settings)
-    whole = fold_in.new_users(fitted.model, settings, world.train)
-    monkeypatch.setattr("hdccf.models.solving.COLUMNS", 40)
-    monkeypatch.setattr("hdccf.models.solving._ROWS_AT_ONCE", 1)
-    drawn = fold_in.new_users(fitted.model, settings, world.train)
+    whole = fitted.model.users_from(world.train)
+    monkeypatch.setattr("hdccf.models.fold_in.COLUMNS", 40)
+    monkeypatch.setattr("hdccf.models.fold_in._ROWS_AT_ONCE", 1)
+    drawn = fitted.model.users_from(world.train)
     assert not drawn.score_block(torch.arange(9)).equal(whole.score_block(torch.arange(9)))
     assert ndcg(drawn, world) > 0.85 * ndcg(whole, world)
 
@@ -264,7 +263,7 @@ def test_solving_leaves_the_model_as_it_was(world: Split) -> None:
     assert isinstance(fitted.model, HDCCFModel)
     for parameter in fitted.model.parameters():
         parameter.grad = None
-    fold_in.new_users(fitted.model, settings, world.train.subset(world.train.users < 5))
+    fitted.model.users_from(world.train.subset(world.train.users < 5))
     assert all(x.equal(before[name]) for name, x in fitted.model.state_dict().items())
     assert all(parameter.grad is None for parameter in fitted.model.parameters())
 

@@ -23,8 +23,7 @@ from hdccf.recommend.lens import (
     Lens,
     bandwidth_of,
     compared,
-    look,
-    loss_shares,
+    estimate,
     negatives_of,
     units_of,
 )
@@ -92,7 +91,7 @@ def _theorem_world() -> tuple[World, Recommender, Lens]:
     split = hdccf.random_split(world.interactions, seed=0)
     settings = HDCCF(user_vector="free", embedding_dim=32, temperature=0.12, user_side=0.0, epochs=15)
     model = hdccf.fit(split, settings, seed=0)
-    return world, model, look(model, split)
+    return world, model, estimate(model, split)
 
 
 def _truth(world: World, model: Recommender) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -134,7 +133,7 @@ def test_densities_of_training_pairs_would_not_be_calibrated() -> None:
         left = np.ones(model.n_items, np.bool_)
         left[train.by_user.of(user)] = False
         positive.append(units_of(scores[user][left]).of(scores[user][~left]))
-    trained = compared(np.concatenate(positive)[:5000], lens.unobserved, lens.least)
+    trained = compared(np.concatenate(positive)[:5000], lens.unobserved, lens.omega_min)
     omega = float(liked.mean())
     hardest = units > np.quantile(units, 0.99)
     right, wrong = (float(some.probability(units[hardest], omega).mean()) for some in (lens, trained))
@@ -147,18 +146,16 @@ def test_densities_of_training_pairs_would_not_be_calibrated() -> None:
 def test_bounds_hold_the_true_omega_between_them() -> None:
     world, model, lens = _theorem_world()
     _, _, liked = _truth(world, model)
-    assert lens.least < float(liked.mean()) < lens.most
-    assert lens.least < lens.between < lens.most
+    assert lens.omega_min < float(liked.mean()) < lens.omega_max
+    assert lens.omega_min < lens.omega_mid < lens.omega_max
     # At the upper bound the hardest are false for certain, and nothing is clipped.
-    assert lens.probability(lens.grid, lens.most).max() == pytest.approx(1.0)
+    assert lens.probability(lens.grid, lens.omega_max).max() == pytest.approx(1.0)
 
 
 def test_held_out_items_of_a_user_are_marked() -> None:
     _, model, lens = _theorem_world()
     user = int(model.split.test.users[0])
-    found = negatives_of(
-        lens, model.model, model.settings, model, model.split, user, k=10_000, omega=lens.between
-    )
+    found = negatives_of(lens, model.model, model, model.split, user, k=10_000, omega=lens.omega_mid)
     had = model.split.train.by_user.of(user)
     assert not np.isin(found.items, had).any()
     assert len(found.items) == model.n_items - len(had)
@@ -193,7 +190,7 @@ def test_shares_are_those_of_the_contrastive_gradient(beta: float) -> None:
     settings = quick("block", temperature=0.3, frequency_correction=beta)
     model = MODELS["hdccf"].build(settings, split.train, torch.Generator().manual_seed(0))
     scores, observed = _scores()
-    found = loss_shares(model, settings, scores, observed)
+    found = model.negative_shares(scores, observed)
     assert found is not None
     negatives = scores[~observed].clone().requires_grad_()
     log_weights = (1 - beta) * torch.from_numpy(split.train.by_item.degrees).float().log()[~observed]
@@ -209,7 +206,7 @@ def test_shares_of_bpr_and_of_sampled_softmax() -> None:
     train = small_split().train
     scores, observed = _scores()
     made = MODELS["bpr"].build(BPR(), train, torch.Generator().manual_seed(0))
-    found = loss_shares(made, BPR(), scores, observed)
+    found = made.negative_shares(scores, observed)
     assert found is not None
     negatives = scores[~observed].clone().requires_grad_()
     loss = torch.stack(
@@ -218,7 +215,7 @@ def test_shares_of_bpr_and_of_sampled_softmax() -> None:
     torch.testing.assert_close(found.shares[~observed], _gradient_shares(loss.sum(), negatives))
     softmax = SSM(temperature=0.2)
     made = MODELS["ssm"].build(softmax, train, torch.Generator().manual_seed(0))
-    found = loss_shares(made, softmax, scores, observed)
+    found = made.negative_shares(scores, observed)
     assert found is not None
     torch.testing.assert_close(found.shares[~observed], torch.softmax(scores[~observed] / 0.2, 0))
 
@@ -227,16 +224,16 @@ def test_models_that_weigh_no_negatives_have_no_shares() -> None:
     train = small_split().train
     made = MODELS["most-popular"].build(MostPopular(), train, torch.Generator())
     scores, observed = _scores()
-    assert loss_shares(made, MostPopular(), scores, observed) is None
-    assert loss_shares(made, BPR(), scores, torch.ones_like(observed)) is None
-    drawn_by_popularity = BPR(sampler="popularity")
-    assert loss_shares(made, drawn_by_popularity, scores, observed) is None
+    assert made.negative_shares(scores, observed) is None
+    assert made.negative_shares(scores, torch.ones_like(observed)) is None
+    drawn = MODELS["bpr"].build(BPR(sampler="popularity"), train, torch.Generator())
+    assert drawn.negative_shares(scores, observed) is None
 
 
-def test_too_little_is_held_out_to_look() -> None:
+def test_too_little_is_held_out_to_estimate() -> None:
     full = small_split()
     few = np.arange(len(full.test)) < 3
     split = Split(full.train, full.validation.subset(few), full.test.subset(few), full.method, full.facts)
     made = MODELS["most-popular"].build(MostPopular(), split.train, torch.Generator())
     with pytest.raises(DataError, match="holds out 6 pairs, too few"):
-        look(made.scorer(), split)
+        estimate(made.scorer(), split)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from hdccf import models
 from hdccf.cli import main
 from hdccf.errors import ConfigError
-from hdccf.models import MODELS, presets
-from hdccf.models.presets import preset_named, presets_of
+from hdccf.models import MODELS, preset_named, presets_of
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "ml-1m-time").mkdir()
     (folder / "ml-1m" / "bpr.toml").write_text("learning_rate = 0.003\n")
     (folder / "ml-1m-time" / "bpr.toml").write_text("recency_half_life = 4.0\n")
-    monkeypatch.setattr(presets, "TUNED", folder)
+    monkeypatch.setattr(models, "TUNED", folder)
     return folder
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hdccf.config import Choice, Dimension, Real, Space, Variant, Whole, recency
 from hdccf.models import MODELS
-from hdccf.search import Choice, Dimension, Real, Space, Variant, Whole, recency
 
 TUNED = [name for name in sorted(MODELS) if MODELS[name].settings.space]
 

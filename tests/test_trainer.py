@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,8 +19,8 @@ from hdccf.data.prepare import leave_one_out, predefined_split
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.models import MODELS
-from hdccf.models.base import Entry, Objective
+from hdccf.models import MODELS, Entry
+from hdccf.models.base import Objective
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
@@ -225,8 +225,10 @@ def test_small_steps_stay_on_one_thread(worth: int, expected: int, monkeypatch: 
 class Fake(Settings):
     """Settings of a model with parameters and without a way to train them."""
 
+    model: ClassVar[str] = "fake"
 
-class FakeModel(nn.Module):
+
+class FakeModel(Model):
     """Has parameters; its losses are what a test says."""
 
     terms: dict[str, float] = {"only": 1.0}  # noqa: RUF012
@@ -234,7 +236,7 @@ class FakeModel(nn.Module):
     """Whether the last step of an epoch has a gradient that is not a number, and a loss that is one."""
 
     def __init__(self, settings: Any, train: Any, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__(settings)
         self.weight = nn.Parameter(torch.ones(()))
 
     @property
@@ -254,21 +256,17 @@ class FakeModel(nn.Module):
             loss = loss + (self.weight - self.weight.detach()).abs().sqrt()
         yield Objective(loss, "mine", {k: v for k, v in terms.items() if k != "only"})
 
-    def diagnose(self, batch: Any) -> dict[str, float]:
-        return {}
-
-    def scorer(self) -> Any:
-        raise NotImplementedError
-
 
 def test_a_model_with_parameters_needs_training_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODELS, "fake", Entry(Fake, FakeModel, "for tests"))
+    monkeypatch.setitem(MODELS, "fake", Entry(lambda: (Fake, FakeModel), "for tests"))
     with pytest.raises(ConfigError, match="Fake has no training settings, but its model has parameters"):
         fit(small_split(), Fake())
 
 
 class Trainable(type(quick())):  # type: ignore[misc]
     """Settings of the fake model with which it can be trained."""
+
+    model: ClassVar[str] = "fake"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +280,7 @@ class Trainable(type(quick())):  # type: ignore[misc]
 def test_a_loss_that_is_not_a_number_stops_with_batch_term_and_advice(
     terms: dict[str, float], named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(MODELS, "fake", Entry(Trainable, FakeModel, "for tests"))
+    monkeypatch.setitem(MODELS, "fake", Entry(lambda: (Trainable, FakeModel), "for tests"))
     monkeypatch.setattr(FakeModel, "terms", terms)
     settings, options = Trainable(learning_rate=0.5, temperature=0.2), FitOptions(checkpoint_minutes=0)
     with pytest.raises(TrainingError) as caught:
@@ -298,7 +296,7 @@ def test_a_loss_that_is_not_a_number_stops_with_batch_term_and_advice(
 def test_weights_that_are_lost_in_an_epochs_last_step_stop_training_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(MODELS, "fake", Entry(Trainable, FakeModel, "for tests"))
+    monkeypatch.setitem(MODELS, "fake", Entry(lambda: (Trainable, FakeModel), "for tests"))
     monkeypatch.setattr(FakeModel, "rough", True)
     with pytest.raises(
         TrainingError, match=r"^weight of .* became nan in epoch 1, batch 2, .*; try a smaller"

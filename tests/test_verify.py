@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from hdccf import cli, losses
-from hdccf.data import datasets, sampling
+from hdccf.data import datasets, samplers
+from hdccf.data.batches import NegativeColumns
 from hdccf.data.graph import Neighbours
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.losses import negatives as contrast
 from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
-from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.models.hdccf import steps
 from hdccf.verify import Finding, Report, propositions, verify
 from hdccf.verify.bound import check_bound
 from hdccf.verify.convergence import CORRECTED, ESTIMATORS, UNIFORM, check_loss
@@ -103,16 +103,13 @@ def target_counted_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ContrastiveLoss, "term", term)
 
 
-def _weights_from(
-    patch: pytest.MonkeyPatch, change: Callable[[sampling.Negatives], sampling.Negatives]
-) -> None:
-    real = contrast.in_batch_log_weights
+def _weights_from(patch: pytest.MonkeyPatch, change: Callable[[NegativeColumns], NegativeColumns]) -> None:
+    real = steps.in_batch_log_weights
 
-    def weights(negatives: sampling.Negatives, log_frequency: Tensor, *, mask_observed: bool) -> Tensor:
+    def weights(negatives: NegativeColumns, log_frequency: Tensor, *, mask_observed: bool) -> Tensor:
         return real(change(negatives), log_frequency, mask_observed=mask_observed)
 
-    patch.setattr(contrast, "in_batch_log_weights", weights)
-    patch.setattr(hdccf_scores, "in_batch_log_weights", weights)
+    patch.setattr(steps, "in_batch_log_weights", weights)
 
 
 def counts_left_out(patch: pytest.MonkeyPatch) -> None:
@@ -202,7 +199,7 @@ def batches_with_repeats(patch: pytest.MonkeyPatch) -> None:
         for _ in range(total // size):
             yield torch.randint(total, (size,), generator=generator)
 
-    patch.setattr(sampling, "shuffled", shuffled)
+    patch.setattr(samplers, "shuffled", shuffled)
 
 
 def negatives_from_everything(patch: pytest.MonkeyPatch) -> None:
@@ -215,15 +212,15 @@ def negatives_from_everything(patch: pytest.MonkeyPatch) -> None:
 
 
 def relations_weighed_twice(patch: pytest.MonkeyPatch) -> None:
-    real = hdccf_scores.score_in_batch
+    real = steps.score_in_batch
 
-    def score(*arguments: Any) -> hdccf_scores.Scored:
+    def score(*arguments: Any) -> steps.Scored:
         scored = real(*arguments)
         relation = scored.item_item
         assert relation is not None
         return scored._replace(item_item=relation._replace(log_weights=relation.log_weights + math.log(2)))
 
-    patch.setattr(hdccf_scores, "score_in_batch", score)
+    patch.setattr(steps, "score_in_batch", score)
 
 
 def wrong_truth(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,12 @@
-"""Settings: frozen, validated, read from TOML and the command line. Each default lives in its class, once."""
+"""Settings: validated Pydantic classes, TOML files, command-line assignments, and search spaces for tuning.
+
+A study is time-blind or time-aware. Dimensions marked `time` belong to time-aware studies only; `Space.blind`
+keeps time out of a time-blind one.
+"""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -9,17 +14,148 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hdccf.errors import ConfigError
-from hdccf.search import Space
+
+Values = dict[str, Any]
 
 
-class Settings(BaseModel):
-    """The base of all settings: unknown names and impossible values are a `ConfigError` of one line."""
+@dataclass(frozen=True, kw_only=True)
+class _Dimension:
+    time: bool = False
+    """Only in time-aware studies."""
+    when: tuple[str, str] | None = None
+    """Only where that variant was chosen. Where it is no part of the study, its first option counts."""
+
+
+@dataclass(frozen=True)
+class Real(_Dimension):
+    """A number between two."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Whether the order of magnitude is what matters, as with learning rates."""
+
+
+@dataclass(frozen=True)
+class Whole(_Dimension):
+    """A whole number between two, both included."""
+
+    low: int
+    high: int
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Choice(_Dimension):
+    """One of some values."""
+
+    options: tuple[str | int | float | bool, ...]
+
+
+@dataclass(frozen=True)
+class Variant(_Dimension):
+    """One of some named sets of settings that go together; its own name is no setting."""
+
+    options: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.options))
+
+
+Dimension = Real | Whole | Choice | Variant
+
+
+@dataclass(frozen=True)
+class Space:
+    """The dimensions by the names of their settings, variants before what depends on them."""
+
+    dimensions: Mapping[str, Dimension] = field(default_factory=dict)
+    blind: Mapping[str, Any] = field(default_factory=dict)
+    """What a time-blind study sets, over the defaults."""
+    aware: Mapping[str, Any] = field(default_factory=dict)
+    """What a time-aware study sets, over the defaults."""
+    blind_start: Mapping[str, Any] = field(default_factory=dict)
+    """Where the first trial of a time-blind study differs from the defaults."""
+    aware_start: Mapping[str, Any] = field(default_factory=dict)
+    """Where the first trial of a time-aware study differs from the defaults."""
+
+    def __bool__(self) -> bool:
+        return bool(self.dimensions)
+
+    @property
+    def knows_time(self) -> bool:
+        """Whether a time-aware study differs from a time-blind one."""
+        return bool(self.aware) or any(dimension.time for dimension in self.dimensions.values())
+
+    def part(self, time_aware: bool) -> dict[str, Dimension]:
+        """The dimensions of a study."""
+        return {name: each for name, each in self.dimensions.items() if time_aware or not each.time}
+
+    def draw(
+        self,
+        suggest: Callable[[str, Dimension], Any],
+        *,
+        time_aware: bool,
+        fixed: Mapping[str, Any] | None = None,
+    ) -> Values:
+        """Settings with a value from `suggest` for each dimension that applies; `fixed` ones are not asked.
+
+        Gives what the study decides, and nothing of the defaults.
+        """
+        fixed = fixed or {}
+        dimensions = self.part(time_aware)
+        settings: Values = dict(self.aware if time_aware else self.blind)
+        chosen: dict[str, str] = {}
+        for name, dimension in dimensions.items():
+            if name in fixed or not self._applies(dimension, chosen):
+                continue
+            value = suggest(name, dimension)
+            if isinstance(dimension, Variant):
+                chosen[name] = value
+                settings.update(dimension.options[value])
+            else:
+                settings[name] = value
+        return {**settings, **fixed}
+
+    def _applies(self, dimension: Dimension, chosen: Mapping[str, str]) -> bool:
+        if dimension.when is None:
+            return True
+        name, wanted = dimension.when
+        variant = self.dimensions[name]
+        assert isinstance(variant, Variant)  # noqa: S101 - a space is code, and its test says so
+        return chosen.get(name, variant.first) == wanted
+
+
+def recency(when: tuple[str, str] | None = None) -> dict[str, Dimension]:
+    """How fast what is old fades; a floor of 1 fades nothing, so that a model may also do without."""
+    return {
+        "recency_half_life": Real(1.0, 100.0, log=True, time=True, when=when),
+        "recency_floor": Real(0.005, 1.0, log=True, time=True, when=when),
+    }
+
+
+SIZES = Choice((32, 64, 128))
+"""Lengths of vectors, the same for every model: a comparison is not one of sizes."""
+
+HISTORIES = ("vectors", "history")
+"""When a user's vector is made of the recent history."""
+
+HISTORY: dict[str, Dimension] = {
+    "history_half_life": Real(1.0, 20.0, log=True, time=True, when=HISTORIES),
+    "history_floor": Real(0.003, 0.3, log=True, time=True, when=HISTORIES),
+    "ahead": Whole(1, 20, log=True, time=True, when=HISTORIES),
+    "ahead_half_life": Real(0.5, 10.0, log=True, time=True, when=HISTORIES),
+}
+"""The dimensions of a history vector, for every model that can have one."""
+
+
+class Options(BaseModel):
+    """The base of all options and settings: unknown names and impossible values are a `ConfigError`."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
     )
-    space: ClassVar[Space] = Space()
-    """What `hdccf tune` may change; settings without a space are not tuned."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -27,14 +163,36 @@ class Settings(BaseModel):
         except ValidationError as error:
             raise ConfigError(_one_line(type(self), error)) from error
 
-    @property
-    def false_negative_rate(self) -> float | None:
-        """ω, by which training corrects the negatives; none where a model knows no such correction."""
+    def changed(self, **values: Any) -> Self:
+        """A copy with some values replaced, validated anew."""
+        return type(self)(**{**self.model_dump(), **values})
+
+
+class Settings(Options):
+    """The settings of a model."""
+
+    space: ClassVar[Space] = Space()
+    """What `hdccf tune` may change; settings without a space are not tuned."""
+    model: ClassVar[str] = ""
+    """The name of the model in the registry."""
+    presets: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Named changes to the defaults."""
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**values)  # so that type[Settings] takes the values of any model
+
+    def resolved(self, train: Any) -> Self:
+        """With every automatic choice made for this training data."""
+        return self
+
+    def choices(self, train: Any) -> str | None:
+        """What the settings mean for this training data, in words; None where there is nothing to say."""
         return None
 
-    def changed(self, **values: Any) -> Self:
-        """A copy with some settings replaced, validated anew."""
-        return type(self)(**{**self.model_dump(), **values})
+    @property
+    def false_negative_rate(self) -> float:
+        """The assumed probability that an unobserved item is a false negative."""
+        return 0.0
 
 
 class TrainingSettings(Settings):
@@ -70,20 +228,25 @@ class TrainingSettings(Settings):
         return self
 
 
-class PositiveSettings(TrainingSettings):
-    """How much each positive pair counts, for models that can weigh them."""
+class RecencySettings(Settings):
+    """How the weight of a pair fades with its age."""
 
     recency_half_life: float | None = Field(default=None, gt=0)
-    """Age at which a positive counts half (plus the floor); none weighs all alike."""
+    """Age at which a pair counts half (plus the floor); none weighs all alike."""
     recency_floor: float = Field(default=0.0, ge=0, le=1)
-    """What the oldest positive still counts."""
+    """What the oldest pair still counts."""
     recency_unit: Literal["interactions", "days"] = "interactions"
     """Whether age is counted in the user's later interactions or in days before their last."""
+
+
+class PositiveSettings(RecencySettings, TrainingSettings):
+    """How much each positive pair counts, for models that can weigh them."""
+
     count_power: float = Field(default=0.0, ge=0)
     """A pair that occurred n times counts n to this power."""
 
 
-class Cluster(Settings):
+class Cluster(Options):
     """The workers that train together, on Ray."""
 
     workers: int = Field(ge=1)
@@ -102,7 +265,7 @@ class Cluster(Settings):
     """How often failed workers are started again."""
 
 
-class FitOptions(Settings):
+class FitOptions(Options):
     """How to train, as opposed to what: of these only the threads and the device can change the result."""
 
     device: str = "cpu"
@@ -121,7 +284,7 @@ class FitOptions(Settings):
     """The workers that train together; none is this process alone."""
 
 
-class EvaluationOptions(Settings):
+class EvaluationOptions(Options):
     """What `evaluate` ranks and measures."""
 
     protocols: tuple[str, ...] = ("sampled", "full")
@@ -177,7 +340,7 @@ def build_settings(kind: type[Settings], *layers: Mapping[str, Any]) -> Settings
     return kind(**merged)
 
 
-def _one_line(kind: type[Settings], error: ValidationError) -> str:
+def _one_line(kind: type[Options], error: ValidationError) -> str:
     """Pydantic's first complaint as: what was given, what is allowed, what to do."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])

@@ -43,9 +43,27 @@ class Similarity(nn.Module):
     lowest: float = -math.inf
     """The smallest value that f can take; −inf where there is none."""
 
+    is_distance: bool = False
+    """Whether f falls with the distance of the points instead of growing with their product."""
+
+    linearised: str = ""
+    """What an explanation by products leaves out or replaces, in words."""
+
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n k"]:
         """A vector as it is before it is multiplied, or its distance taken."""
         return x
+
+    def user_points(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """Left sides as an index takes them: their products (or distances) order items as f does."""
+        return self.scaled(x)
+
+    def item_points(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        """Right sides as an index takes them."""
+        return self.scaled(x)
+
+    def modulation(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n d"] | None:
+        """What both sides of a product are multiplied by, for each pair; None where nothing is."""
+        return None
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         """f of every row of the left with every row of the right."""
@@ -111,15 +129,23 @@ class Cosine(Similarity):
 class Popular(Similarity):
     """cos(p, q) + popularity: the last number of an item's vector, a tenth of it, is left out of the cosine.
 
-    A cosine has no place for what all like: an item near everybody would be near everybody's other items.
-    The left side are the users, whose last number says nothing.
+    A cosine has no place for popularity: an item near every user would be near every user's other items.
+    The left side are the users, whose last number is not used.
     """
 
     SHARE = 0.1
     """So that the number, which moves with a step as those of a vector do, matters as much as they do."""
 
+    linearised = ", without the learned popularity"
+
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n k"]:
         return unit(x[..., :-1])
+
+    def user_points(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        return torch.cat([self.scaled(x), torch.ones_like(x[:, :1])], 1)
+
+    def item_points(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
+        return torch.cat([self.scaled(x), self.SHARE * x[:, -1:]], 1)
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         cosines = self.scaled(left.embedding) @ self.scaled(right.embedding).T
@@ -137,6 +163,8 @@ class Euclidean(Similarity):
     """
 
     lowest = -1.0
+    is_distance = True
+    linearised = ", with the product for the distance"
 
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         return within_ball(x)

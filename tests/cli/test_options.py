@@ -9,11 +9,11 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from hdccf.cli.options import Flag, Panel, with_options
-from hdccf.config import Settings
+from hdccf.config import Options
 from hdccf.errors import ConfigError
 
 
-class Reading(Settings):
+class Reading(Options):
     """How to read."""
 
     folder: Annotated[Path | None, Flag("--from", metavar="DIR")] = None
@@ -29,7 +29,7 @@ class Reading(Settings):
     """Whole numbers."""
 
 
-class Workers(Settings):
+class Workers(Options):
     """Processes that work together."""
 
     workers: int

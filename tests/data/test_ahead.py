@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hdccf.data.ahead import prefetch
+from hdccf.data.samplers import prefetch
 
 
 def test_all_come_in_order() -> None:

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from graphs import interactions, random_interactions
+from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.data.sampling import Pairs, PairSampler
+from hdccf.data.samplers import PairSampler
 from hdccf.errors import ConfigError
 
 
-def epoch(sampler: PairSampler, seed: int = 0) -> list[Pairs]:
+def epoch(sampler: PairSampler, seed: int = 0) -> list[PairBatch]:
     return list(sampler.epoch(torch.Generator().manual_seed(seed)))
 
 

@@ -11,16 +11,16 @@ from torch import Tensor
 
 import literal
 from graphs import interactions, random_interactions
-from hdccf.data.columns_of_blocks import block_columns, draw_columns
-from hdccf.data.cuts import History, cut_histories
+from hdccf.data.batches import Block, History, cut_histories
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import (
-    Block,
+from hdccf.data.samplers import (
     BlockSampler,
     HistoryBlockSampler,
     InBatchSampler,
     UniformSampler,
+    block_columns,
+    draw_columns,
 )
 from hdccf.errors import ConfigError, DataError
 

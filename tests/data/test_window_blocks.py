@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from graphs import interactions, random_interactions
-from hdccf.data.cuts import NO_ITEM, Windows, cut_windows, last_places
+from hdccf.data.batches import NO_ITEM, Windows, cut_windows, last_places
 from hdccf.data.graph import Graph
-from hdccf.data.window_blocks import WindowBlockSampler
+from hdccf.data.samplers import WindowBlockSampler
 from hdccf.errors import ConfigError
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hdccf.config import Real, Space
 from hdccf.errors import ConfigError
 from hdccf.experiments import plans
 from hdccf.experiments.plans import STUDIES, Plan
@@ -12,7 +13,6 @@ from hdccf.experiments.tasks import PAPER, task_of
 from hdccf.experiments.tuning import write_best
 from hdccf.models import MODELS, entry_named
 from hdccf.models.hdccf.settings import PRESETS
-from hdccf.search import Real, Space
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from graphs import small_split
+from hdccf.config import Real, Space, Variant
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.experiments import tuning
@@ -23,7 +24,6 @@ from hdccf.experiments.studies import Budget, Question, StudyFile, open_study
 from hdccf.experiments.tuning import read_origin, trials_table, tune, write_best
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
-from hdccf.search import Real, Space, Variant
 from training import CutOff
 
 SMALL = {"epochs": 3, "evaluate_every": 1, "block_users": 16, "embedding_dim": 4}

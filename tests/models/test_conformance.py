@@ -16,8 +16,7 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, HdccfError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import MODELS
-from hdccf.models.base import Model
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Model, Scorer
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.training.fit import fit
@@ -219,4 +218,4 @@ def test_a_model_without_training_has_no_groups_and_one_with_has(name: str) -> N
     assert bool(model.groups) == (name in TRAINED)
     if name in TRAINED:
         parameters = {id(p) for group in model.groups.values() for p in group}
-        assert parameters == {id(p) for p in model.parameters()}  # type: ignore[attr-defined]
+        assert parameters == {id(p) for p in model.parameters()}

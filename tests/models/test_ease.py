@@ -12,7 +12,6 @@ from graphs import interactions, random_interactions, small_split
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import predefined_split
 from hdccf.errors import ConfigError, TrainingError
-from hdccf.models.base import Solved
 from hdccf.models.ease import EASE, EASEModel
 from hdccf.recommend.recommender import load_run
 from hdccf.training.fit import fit, resume
@@ -106,7 +105,6 @@ def test_opening_a_run_and_resuming_a_finished_one_solve_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = fit(small_split(), EASE(l2=7.0), out=tmp_path / "run")
-    assert isinstance(trained.model, Solved)
     assert trained.seconds > 0
     before = json.loads((tmp_path / "run" / "result.json").read_text())
     monkeypatch.delattr(EASEModel, "solve")

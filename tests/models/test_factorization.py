@@ -9,8 +9,8 @@ from torch import Tensor
 
 from graphs import checkerboard, random_interactions, small_split
 from hdccf.config import Settings
+from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.data.sampling import Pairs
 from hdccf.errors import ConfigError
 from hdccf.models.base import Model
 from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
@@ -20,7 +20,7 @@ from hdccf.models.pairs import PairModel
 from hdccf.training.fit import fit
 
 DRAWN = torch.tensor([[3, 1], [4, 4], [0, 2]])
-BATCH = Pairs(torch.tensor([1, 2, 1]), torch.tensor([2, 0, 4]), torch.tensor([1.0, 2.0, 0.5]))
+BATCH = PairBatch(torch.tensor([1, 2, 1]), torch.tensor([2, 0, 4]), torch.tensor([1.0, 2.0, 0.5]))
 
 
 class Fixed(UniformNegatives):
@@ -64,7 +64,7 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def rows(batch: Pairs = BATCH) -> list[tuple[int, int, list[int], float]]:
+def rows(batch: PairBatch = BATCH) -> list[tuple[int, int, list[int], float]]:
     return list(
         zip(batch.users.tolist(), batch.items.tolist(), DRAWN.tolist(), batch.weights.tolist(), strict=True)
     )
@@ -97,7 +97,7 @@ def test_bpr_is_minus_log_sigma_of_the_difference() -> None:
 
 def test_bpr_gradients_are_those_of_the_paper() -> None:
     """∂/∂p = −σ(−x)(q_i − q_j), ∂/∂q_i = −σ(−x)·p, ∂/∂q_j = σ(−x)·p, for one triple."""
-    batch = Pairs(torch.tensor([1]), torch.tensor([2]), torch.tensor([1.0]))
+    batch = PairBatch(torch.tensor([1]), torch.tensor([2]), torch.tensor([1.0]))
     model = model_of(BPR(embedding_dim=3, init_std=0.7), Draws(torch.tensor([[3]]), None, None))
     net: Any = model.net
     p, q = net.users.embedding, net.items.embedding
@@ -113,7 +113,7 @@ def test_bpr_gradients_are_those_of_the_paper() -> None:
 
 def test_pmf_gradients_are_those_of_the_squares() -> None:
     """∂/∂p = −2(1 − p·q_i)q_i + 2(p·q_j)q_j + 2λp, for one pair and one zero."""
-    batch = Pairs(torch.tensor([1]), torch.tensor([2]), torch.tensor([1.0]))
+    batch = PairBatch(torch.tensor([1]), torch.tensor([2]), torch.tensor([1.0]))
     draws = Draws(torch.tensor([[3]]), None, None)
     model = model_of(PMF(embedding_dim=3, init_std=0.7, l2=0.2, negatives=1), draws)
     net: Any = model.net

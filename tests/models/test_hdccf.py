@@ -11,13 +11,13 @@ from torch import Tensor, nn
 import literal
 from graphs import interactions, random_interactions
 from hdccf import losses
+from hdccf.data.batches import Block, InBatch
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Block, InBatch
 from hdccf.data.weights import positive_weights
 from hdccf.errors import ConfigError
 from hdccf.models.base import Objective
-from hdccf.models.hdccf.model import HDCCFModel, resolve_user_vector
+from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from literal_attention import users_after
 from literal_hdccf import Literal
@@ -463,13 +463,13 @@ def test_scores_of_blocks_and_of_rows_are_the_same() -> None:
 
 def test_auto_takes_histories_where_there_are_times_and_blocks() -> None:
     timed, untimed = random_interactions(0), random_interactions(0, timed=False)
-    assert resolve_user_vector(HDCCF(), timed) == "history"
-    assert resolve_user_vector(HDCCF(), untimed) == "free"
-    assert resolve_user_vector(HDCCF(sampler="uniform"), timed) == "free"
-    assert resolve_user_vector(HDCCF(), interactions([(0, 0), (1, 1)], times=[1, 2])) == "free"
-    assert resolve_user_vector(HDCCF(**PRESETS["paper"]), timed) == "free"
+    assert HDCCF().resolved(timed).user_vector == "history"
+    assert HDCCF().resolved(untimed).user_vector == "free"
+    assert HDCCF(sampler="uniform").resolved(timed).user_vector == "free"
+    assert HDCCF().resolved(interactions([(0, 0), (1, 1)], times=[1, 2])).user_vector == "free"
+    assert HDCCF(**PRESETS["paper"]).resolved(timed).user_vector == "free"
     with pytest.raises(ConfigError, match=r"^user_vector='history' needs times; .*$"):
-        resolve_user_vector(HDCCF(user_vector="history"), untimed)
+        HDCCF(user_vector="history").resolved(untimed).user_vector
 
 
 @pytest.mark.parametrize("sampler", ["in-batch", "uniform", "block"])

@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from graphs import random_interactions, small_split
+from hdccf.data.batches import Pool
 from hdccf.data.interactions import Interactions
-from hdccf.data.pools import Pool, PoolSampler
-from hdccf.models.hdccf import pool as hdccf_pool
+from hdccf.data.samplers import PoolSampler
+from hdccf.losses import pool as pool_losses
+from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.hdccf.pool import compiled_loss, pool_loss
-from hdccf.models.hdccf.scores import pool_log_weights
 from hdccf.models.hdccf.settings import HDCCF
+from hdccf.models.hdccf.steps import fused_pool, fuses_pool, pool_loss
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import fit
 from training import quick
@@ -107,7 +108,7 @@ def test_both_ways_are_the_literal_loss(beta: float, negatives: int) -> None:
         literal = literal_losses(model, data, pool)
         plain, clipped = pool_loss(model, pool, len(pool.items))
         assert plain.tolist() == pytest.approx(literal, rel=1e-4, abs=1e-6)
-        assert compiled_loss(model, pool, pool_log_weights(model, pool)).tolist() == pytest.approx(
+        assert fused_pool(model, pool, model.pool_log_weights(pool)).tolist() == pytest.approx(
             literal, rel=1e-4, abs=1e-6
         )
         assert clipped == 0
@@ -129,7 +130,7 @@ def test_the_compiled_gradient_is_autograds(rows_by_name: bool, monkeypatch: pyt
         gradients = []
         for loss in (
             pool_loss(model, pool, 1)[0],
-            compiled_loss(model, pool, pool_log_weights(model, pool)),
+            fused_pool(model, pool, model.pool_log_weights(pool)),
         ):
             found = torch.autograd.grad(loss @ upstream, tables)
             gradients.append([each.to_dense() for each in found])
@@ -165,11 +166,11 @@ def test_only_large_tables_cosines_and_exponents_in_range_are_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = random_interactions(6)
-    assert not hdccf_pool._is_plain(built(data))
-    monkeypatch.setattr(hdccf_pool, "LEAST_NUMBERS", 1)
-    assert hdccf_pool._is_plain(built(data))
+    assert not fuses_pool(built(data))
+    monkeypatch.setattr(pool_losses, "LEAST_NUMBERS", 1)
+    assert fuses_pool(built(data))
     changes: list[dict[str, Any]] = [{"similarity": "dot"}, {"omega_items": 0.1}, {"temperature": 0.03}]
-    assert not any(hdccf_pool._is_plain(built(data, **change)) for change in changes)
+    assert not any(fuses_pool(built(data, **change)) for change in changes)
 
 
 @pytest.mark.parametrize(("sparse", "expected"), [(True, 1), (False, 2)])
@@ -177,15 +178,15 @@ def test_a_small_pools_step_stays_on_one_thread_where_few_rows_move(
     sparse: bool, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, seen = torch.get_num_threads(), []
-    original = HDCCFModel._pool_objective
+    original = steps.pool_step
 
-    def watched(self: HDCCFModel, pool: Pool) -> Any:
+    def watched(net: HDCCFModel, pool: Pool) -> Any:
         seen.append(torch.get_num_threads())
-        return original(self, pool)
+        return original(net, pool)
 
-    monkeypatch.setattr(HDCCFModel, "_pool_objective", watched)
+    monkeypatch.setattr(steps, "pool_step", watched)
     model = built(random_interactions(1))
-    assert model.numbers_a_step == 3 * (3 + 5 + model.graph.n_pairs // model.n_batches + 3 * 5 // 16)
+    assert model.lookups_per_step == 3 * (3 + 5 + model.graph.n_pairs // model.n_batches + 3 * 5 // 16)
     monkeypatch.setattr("hdccf.training.loop._WORTH_SHARING", 50_000)
     settings = quick("pool", epochs=1, embedding_dim=400, sparse_updates=sparse)
     try:

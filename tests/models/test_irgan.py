@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphs import interactions, random_interactions
+from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.data.sampling import Pairs
 from hdccf.models.biased_factors import BiasedFactors
 from hdccf.models.irgan import IRGAN, IRGANModel
 from hdccf.models.irgan_generator import IRGANGenerator, Proposals, proposal_ratio, reward
@@ -184,7 +184,7 @@ def test_it_is_warm_for_as_many_epochs_as_it_says_and_then_rewarded() -> None:
     model = IRGANModel(IRGAN(warm_epochs=2, batch_size=8), train, torch.Generator().manual_seed(0))
     kinds = []
     for epoch in range(4):
-        batches: list[Pairs] = list(model.batches(torch.Generator().manual_seed(epoch)))
+        batches: list[PairBatch] = list(model.batches(torch.Generator().manual_seed(epoch)))
         found = {
             "reward" in list(model.objectives(batch, torch.Generator().manual_seed(0)))[1].terms
             for batch in batches

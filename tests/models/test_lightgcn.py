@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from graphs import interactions, random_interactions, small_split
+from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Pairs
 from hdccf.models.lightgcn import LightGCN, SmoothedFactors, Smoothing, build_lightgcn
 from hdccf.models.negatives import Draws, Request, UniformNegatives
 from hdccf.models.pairs import PairModel
@@ -108,7 +108,7 @@ def test_a_steps_loss_and_gradient_are_the_published_ones(l2: float) -> None:
     model = model_of(train, l2=l2).double()
     users, items, others = torch.tensor([1, 3, 3]), torch.tensor([2, 4, 0]), torch.tensor([[1], [3], [1]])
     model.source = Fixed(others)
-    batch = Pairs(users, items, torch.ones(3, dtype=torch.float64))
+    batch = PairBatch(users, items, torch.ones(3, dtype=torch.float64))
     (objective,) = model.objectives(batch, torch.Generator())
     net = model.net
     assert isinstance(net, SmoothedFactors)

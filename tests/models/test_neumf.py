@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from graphs import interactions, small_split
+from hdccf.data.batches import PairBatch
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Pairs
 from hdccf.errors import ConfigError
 from hdccf.kernels import pairwise
 from hdccf.models.base import Model
@@ -116,8 +116,8 @@ def test_the_loss_is_the_cross_entropy_of_ones_and_zeros() -> None:
     assert isinstance(model, PairModel)
     users, items = torch.tensor([0, 3]), torch.tensor([1, 2])
     weights = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    (objective,) = model.objectives(Pairs(users, items, weights), torch.Generator().manual_seed(3))
-    request = model._request(Pairs(users, items, weights))
+    (objective,) = model.objectives(PairBatch(users, items, weights), torch.Generator().manual_seed(3))
+    request = model._request(PairBatch(users, items, weights))
     drawn = model.source.draw(request, torch.Generator().manual_seed(3)).items.tolist()
     scores = literal_scores(net).tolist()
     fit_, penalty = 0.0, 0.0

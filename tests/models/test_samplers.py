@@ -11,13 +11,13 @@ from torch import Tensor
 
 from graphs import random_interactions, small_split
 from hdccf.config import Settings
+from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.data.sampling import Pairs
 from hdccf.models import MODELS
 from hdccf.models.factorization import BPR, PMF, SSM
 from hdccf.models.negatives import Draws, NegativeSource, Request
-from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairModel
+from hdccf.models.settings import PairSettings
 from hdccf.models.sources import SOURCES
 from hdccf.recommend.run_folder import FitOptions, RunFolder
 from hdccf.training.fit import fit, resume
@@ -171,6 +171,6 @@ def test_a_source_that_costs_by_the_user_gets_whole_users() -> None:
     model = MODELS["bpr"].build(quick(BPR, "irgan"), small_split().train, torch.Generator().manual_seed(0))
     seen: list[int] = []
     for batch in model.batches(torch.Generator().manual_seed(0)):
-        assert isinstance(batch, Pairs)
+        assert isinstance(batch, PairBatch)
         seen += set(batch.users.tolist())
     assert len(seen) == len(set(seen)) == 40

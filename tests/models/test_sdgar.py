@@ -13,7 +13,6 @@ from graphs import random_interactions, small_split
 from hdccf.data.graph import Graph
 from hdccf.models.base import VectorScorer
 from hdccf.models.biased_factors import BiasedFactors
-from hdccf.models.generator_settings import SDGARGeneratorSettings
 from hdccf.models.negatives import Request
 from hdccf.models.pairs import PairModel
 from hdccf.models.sdgar import SDGAR, adversarial_loss, build_sdgar
@@ -24,6 +23,7 @@ from hdccf.models.sdgar_generator import (
     log_importance_sum,
     users_solution,
 )
+from hdccf.models.settings import SDGARGeneratorSettings
 from hdccf.similarity import SIMILARITIES, Vectors
 
 N_USERS, N_ITEMS = 7, 9

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from graphs import interactions
+from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.prepare import predefined_split
-from hdccf.data.sampling import Pairs
 from hdccf.errors import ConfigError
 from hdccf.models.negatives import Draws, Request, UniformNegatives
 from hdccf.models.pairs import PairModel
@@ -152,7 +152,7 @@ def test_the_gradient_of_the_loss_is_that_of_the_loops(half_life: float | None, 
     """Every parameter, by central differences of the literal loss."""
     model, net = build(history_half_life=half_life, l2=0.3, sparse_updates=sparse)
     users, items, negatives = batch()
-    pairs = Pairs(users, items, torch.ones(len(users), dtype=torch.float64))
+    pairs = PairBatch(users, items, torch.ones(len(users), dtype=torch.float64))
     model.source = Given(Graph.of(train()), negatives)
     (objective,) = model.objectives(pairs, torch.Generator())
     loss = objective.loss

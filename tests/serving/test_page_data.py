@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from small_service import Serving, titled_split
 
 import hdccf
-from hdccf.recommend.lens import look
+from hdccf.recommend.lens import estimate
 from hdccf.recommend.recommender import Recommender
 from training import quick
 
@@ -44,12 +44,12 @@ def test_a_history_has_the_latest_first_and_says_what_was_held_out(
 
 def test_the_lens_is_the_librarys(client: TestClient, known: Recommender) -> None:
     found = get(client, "lens", user=7, k=5)
-    lens = look(known, known.split)
+    lens = estimate(known, known.split)
     assert found["omega"] == {
-        "value": lens.between,
+        "value": lens.omega_mid,
         "source": "bounds",
-        "least": lens.least,
-        "most": lens.most,
+        "least": lens.omega_min,
+        "most": lens.omega_max,
     }
     scores = [entry["score"] for entry in found["items"]]
     assert len(scores) == 5

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from pydantic.fields import FieldInfo
 
-from hdccf.config import Settings
+from hdccf.config import Options
 from hdccf.errors import ConfigError
 
 
@@ -49,7 +49,7 @@ class Panel:
 class _Group:
     """A parameter of a command that stands for all fields of its class."""
 
-    kind: type[Settings]
+    kind: type[Options]
     optional: bool
     panel: Panel
 
@@ -61,7 +61,7 @@ class _Group:
             hint, *notes = get_args(hint)
             panel = next((note for note in notes if isinstance(note, Panel)), panel)
         kinds = [each for each in get_args(hint) if each is not NoneType] if _is_union(hint) else [hint]
-        if len(kinds) != 1 or not (inspect.isclass(kinds[0]) and issubclass(kinds[0], Settings)):
+        if len(kinds) != 1 or not (inspect.isclass(kinds[0]) and issubclass(kinds[0], Options)):
             return None
         return cls(kinds[0], _is_union(hint), panel)
 
@@ -100,7 +100,7 @@ class _Group:
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, option]
         )
 
-    def fill(self, given: Mapping[str, Any]) -> Settings | None:
+    def fill(self, given: Mapping[str, Any]) -> Options | None:
         """The group with the options that were given; the class has the defaults of the others."""
         own = {name: self._parsed(name, given[name]) for name in self.fields() if name in given}
         if self.optional and not own:

@@ -7,7 +7,7 @@ import typer
 from pydantic import Field
 
 from hdccf.cli.options import Flag
-from hdccf.config import Settings
+from hdccf.config import Options
 from hdccf.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ NameOrFile = Annotated[
 ]
 
 
-class CacheOptions(Settings):
+class CacheOptions(Options):
     """Where the files of a named data set come from."""
 
     folder: Annotated[Path | None, Flag("--from", metavar="DIR", panel=_NAMED)] = None
@@ -43,7 +43,7 @@ class CacheOptions(Settings):
     """Pass over what the cache has, and fetch the files anew."""
 
 
-class ReadOptions(Settings):
+class ReadOptions(Options):
     """The parameters of `hdccf.read` for files, and of `hdccf.read_sql` for databases."""
 
     user: Annotated[str | None, _COLUMN] = None
@@ -74,7 +74,7 @@ class ReadOptions(Settings):
     """Read this query's rows from a database: sqlite:///file.db or postgresql://host/database."""
 
 
-class SplitOptions(Settings):
+class SplitOptions(Options):
     """Which interactions to train on, and which to hold out."""
 
     dataset: Annotated[str | None, Flag(metavar="NAME")] = None

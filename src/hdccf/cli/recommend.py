@@ -9,7 +9,7 @@ from pydantic import Field
 from hdccf.cli.answering import AsJson, Run, TopK, load, print_lists
 from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.train import CLUSTER, CLUSTER_FLAGS
-from hdccf.config import Cluster, Settings
+from hdccf.config import Cluster, Options
 from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CLUSTER = f"{CLUSTER}, with --all"
 
 
-class UserOptions(Settings):
+class UserOptions(Options):
     """What the ids stand for, and what known users are represented by."""
 
     items: bool = False
@@ -33,7 +33,7 @@ class UserOptions(Settings):
     part, as evaluation does."""
 
 
-class CandidateOptions(Settings):
+class CandidateOptions(Options):
     """Which items may be recommended."""
 
     include_seen: bool = False
@@ -46,7 +46,7 @@ class CandidateOptions(Settings):
     """With more items than N let an approximate index propose them; needs hdccf[index]."""
 
 
-class OutputFile(Settings):
+class OutputFile(Options):
     """Where the lists of all users go."""
 
     out: Annotated[Path | None, Flag(metavar="FILE")] = None
@@ -156,8 +156,7 @@ def models(
     from rich.console import Console
     from rich.table import Table
 
-    from hdccf.models import MODELS, entry_named
-    from hdccf.models.presets import presets_of
+    from hdccf.models import MODELS, entry_named, presets_of
 
     table = Table(box=None, header_style="bold")
     if name is None:

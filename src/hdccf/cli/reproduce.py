@@ -8,11 +8,11 @@ from pydantic import Field
 
 from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.reading import CacheOptions
-from hdccf.config import Settings
+from hdccf.config import Options
 from hdccf.errors import ConfigError
 
 
-class StudyOptions(Settings):
+class StudyOptions(Options):
     """Which rows of a study are run, how long, and where the results go."""
 
     seeds: int | None = Field(default=None, ge=1)

@@ -8,7 +8,7 @@ import typer
 
 from hdccf.cli.options import Flag, Panel, was_given, with_options
 from hdccf.cli.reading import CacheOptions, ReadOptions, SplitOptions, open_split
-from hdccf.config import Cluster, FitOptions, Settings
+from hdccf.config import Cluster, FitOptions, Options, Settings
 from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ CLUSTER_FLAGS = {
 }
 
 
-class ModelOptions(Settings):
+class ModelOptions(Options):
     """Which model is trained, with which settings."""
 
     model: Annotated[str, Flag(metavar="NAME")] = "hdccf"
@@ -42,8 +42,7 @@ class ModelOptions(Settings):
     def settings(self) -> Settings:
         """The model's settings: its defaults, then preset, file and assignments over each other."""
         from hdccf.config import build_settings, parse_assignments, read_toml
-        from hdccf.models import entry_named
-        from hdccf.models.presets import preset_named
+        from hdccf.models import entry_named, preset_named
 
         kind = entry_named(self.model).settings
         preset = {} if self.preset is None else preset_named(self.model, self.preset)
@@ -51,7 +50,7 @@ class ModelOptions(Settings):
         return build_settings(kind, preset, file, parse_assignments(self.assignments or []))
 
 
-class RunOptions(Settings):
+class RunOptions(Options):
     """Which folder a run goes to, and what it starts from."""
 
     out: Annotated[Path | None, Flag(metavar="DIR")] = None
@@ -85,7 +84,7 @@ def train(
     source, settings = data.source, model.settings()
     _check_cluster(cluster, settings)
     split = open_split(data, model.seed, read, cache)
-    _note_choices(model.model, settings, split)
+    _note_choices(settings, split)
     about = {"source": source, "core": data.k_core, "split": split.method}
     common: dict[str, Any] = {
         "seed": model.seed,
@@ -136,12 +135,12 @@ def _resume(path: Path, context: typer.Context) -> None:
     _print_result(fitted.path)
 
 
-def _note_choices(model: str, settings: Settings, split: "Split") -> None:
+def _note_choices(settings: Settings, split: "Split") -> None:
     """What the split holds, and what the model makes of settings that are left to it."""
     from hdccf.console import note
-    from hdccf.models import entry_named
 
-    for remark in (repr(split), *split.remarks(), *entry_named(model).remarks(settings, split.train)):
+    choices = settings.choices(split.train)
+    for remark in (repr(split), *split.remarks(), *([choices] if choices else [])):
         note(remark)
 
 

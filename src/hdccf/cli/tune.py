@@ -8,10 +8,10 @@ from pydantic import Field
 
 from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.reading import CacheOptions
-from hdccf.config import Settings
+from hdccf.config import Options
 
 
-class SearchOptions(Settings):
+class SearchOptions(Options):
     """What is searched, by which metric, and for how long."""
 
     trials: int = Field(default=50, ge=1)
@@ -32,7 +32,7 @@ class SearchOptions(Settings):
     """Processor threads of each process; all, shared, if not given."""
 
 
-class StudyFiles(Settings):
+class StudyFiles(Options):
     """Where a study is kept, what it starts from, and where its best settings go."""
 
     study: Annotated[str | None, Flag(metavar="FILE")] = None

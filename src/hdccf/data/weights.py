@@ -3,9 +3,10 @@
 import numpy as np
 import torch
 from jaxtyping import Float32
+from scipy import sparse
 from torch import Tensor
 
-from hdccf.config import PositiveSettings
+from hdccf.config import PositiveSettings, RecencySettings
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 
@@ -57,3 +58,16 @@ def ages(train: Interactions, unit: str) -> np.ndarray[tuple[int], np.dtype[np.f
     if unit == "interactions":
         return (last - np.arange(len(train))).astype(np.float64)
     return (train.times[last] - train.times) / _DAY_IN_MICROSECONDS
+
+
+def weighted_histories(train: Interactions, settings: RecencySettings) -> sparse.csr_array:
+    """Users × items, each pair as much as it counts when predicting."""
+    weights = positive_weights(
+        train,
+        half_life=settings.recency_half_life,
+        floor=settings.recency_floor,
+        unit=settings.recency_unit,
+    )
+    return sparse.csr_array(
+        (weights.numpy(), train.items, train.by_user.starts), shape=(train.n_users, train.n_items)
+    )

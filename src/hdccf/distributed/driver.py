@@ -20,8 +20,6 @@ from hdccf.distributed.store import Store, write_store
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.files import write_json
 from hdccf.models import entry_named, name_of
-from hdccf.models.hdccf.model import resolve_user_vector
-from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder
 from hdccf.rng import generator_for
@@ -172,12 +170,7 @@ def _own_interrupts() -> Iterator[None]:
 
 def settings_for_some(run: RunFolder) -> dict[str, Any]:
     """The run's settings for a worker, who sees some users only where `auto` looks at all."""
-    settings = run.settings
-    if isinstance(settings, HDCCF):
-        settings = settings.model_copy(
-            update={"user_vector": resolve_user_vector(settings, run.split().train)}
-        )
-    return settings.model_dump(mode="json")
+    return run.settings.resolved(run.split().train).model_dump(mode="json")
 
 
 def _for_workers(run: RunFolder, place: str, progress: bool) -> dict[str, Any]:

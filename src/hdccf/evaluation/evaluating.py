@@ -21,7 +21,7 @@ from hdccf.evaluation.metrics import Places, Values
 from hdccf.evaluation.questions import IndexArray, Questions
 from hdccf.evaluation.ranking import Ranker, Ranking, check_protocols
 from hdccf.evaluation.report import Evaluation
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 
 Rank = Callable[[Ranker, str, int], Ranking]
 """What answers a ranker's questions under a protocol, and lists so many of each user's best."""

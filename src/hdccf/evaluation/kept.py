@@ -11,7 +11,7 @@ from hdccf.data.prepare import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation.evaluating import DEFAULTS, Rank, evaluate
 from hdccf.evaluation.report import Evaluation
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 
 FOLDER = "evaluation"
 

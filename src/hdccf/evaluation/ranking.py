@@ -26,7 +26,7 @@ from hdccf.evaluation.metrics import Places
 from hdccf.evaluation.questions import IndexArray, Questions, ask
 from hdccf.evaluation.scorers import scorer_for
 from hdccf.evaluation.selection import Scores, top_items
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 
 PROTOCOLS = ("sampled", "full")
 

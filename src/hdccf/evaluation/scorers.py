@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hdccf.data.prepare import Split
 from hdccf.errors import EvaluationError
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 
 
 class Extended:

@@ -10,9 +10,8 @@ from hdccf.config import read_toml
 from hdccf.errors import ConfigError
 from hdccf.experiments.tasks import Task, part_name
 from hdccf.experiments.tuning import read_origin
-from hdccf.models import entry_named
+from hdccf.models import TUNED, entry_named
 from hdccf.models.hdccf.settings import PRESETS
-from hdccf.models.presets import TUNED
 
 OURS = "hdccf"
 PAPERS = ("pmf", "bpr", "svdpp", "neumf", "enmf", "irgan", "sd-gar")

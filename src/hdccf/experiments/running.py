@@ -27,7 +27,7 @@ from hdccf.experiments.journal import Journal, Record, Run
 from hdccf.experiments.plans import Row
 from hdccf.experiments.tasks import Task, all_training, with_validation
 from hdccf.models import entry_named
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for

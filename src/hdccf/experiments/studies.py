@@ -15,12 +15,11 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from hdccf.config import Settings, build_settings
+from hdccf.config import Choice, Dimension, Settings, Space, Variant, Whole, build_settings
 from hdccf.console import note
 from hdccf.errors import ConfigError
 from hdccf.experiments.journal import cut_half_a_line
 from hdccf.models import entry_named
-from hdccf.search import Choice, Dimension, Space, Variant, Whole
 
 if TYPE_CHECKING:
     import optuna

@@ -1,4 +1,6 @@
-"""What the negatives did: how many were masked, how many really share the gradient, how hard they were."""
+"""Diagnostics of negatives: share masked, effective number, hardness, false-negative rate, gradient shares."""
+
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,20 +12,20 @@ from hdccf.losses.negatives import NegativeSet
 QUANTILES = (0.5, 0.9, 0.99)
 
 
-def describe_negatives(against: NegativeSet, temperature: float) -> dict[str, float]:
+def describe_negatives(negatives: NegativeSet, temperature: float) -> dict[str, float]:
     """Of one batch's negatives: the share masked as observed, their effective number, quantiles of hardness.
 
     A negative's hardness is its score, which by Eq. 4 decides its gradient. The effective number is that of
     equally hard negatives with the same spread of gradients: far below the real one, a few hard ones take
     all.
     """
-    kept = ~against.log_weights.isneginf()
-    effective = effective_sample_size(against.scores, against.log_weights, temperature=temperature)
+    kept = ~negatives.log_weights.isneginf()
+    effective = effective_sample_size(negatives.scores, negatives.log_weights, temperature=temperature)
     report = {
         "masked": 1 - float(kept.double().mean()),
         "effective-negatives": float(effective.mean()),
     }
-    hardness = against.scores[kept]
+    hardness = negatives.scores[kept]
     if len(hardness):
         for quantile in QUANTILES:
             place = min(len(hardness), 1 + int(quantile * len(hardness)))
@@ -32,11 +34,11 @@ def describe_negatives(against: NegativeSet, temperature: float) -> dict[str, fl
 
 
 def false_negative_rates(
-    against: NegativeSet, liked: Bool[Tensor, "b c"], temperature: float
+    negatives: NegativeSet, liked: Bool[Tensor, "b c"], temperature: float
 ) -> dict[str, float]:
     """Where the truth is known: the share of negatives that are liked, plain and by their gradients."""
-    kept = ~against.log_weights.isneginf()
-    shares = torch.softmax(against.scores / temperature + against.log_weights, dim=1)
+    kept = ~negatives.log_weights.isneginf()
+    shares = torch.softmax(negatives.scores / temperature + negatives.log_weights, dim=1)
     shares = _rows_with_negatives(shares, kept)
     wrong = liked & kept
     return {
@@ -48,3 +50,42 @@ def false_negative_rates(
 def _rows_with_negatives(shares: Float[Tensor, "b c"], kept: Bool[Tensor, "b c"]) -> Float[Tensor, "b c"]:
     """A row without negatives has a softmax of nothing; it has no shares."""
     return torch.where(kept.any(1, keepdim=True), shares, 0.0)
+
+
+class NegativeShares(NamedTuple):
+    """The share of a user's gradient that each unobserved item gets; the shares sum to 1."""
+
+    shares: Float[Tensor, " items"]
+    """0 for observed items."""
+    effective: float
+    """The number of equally hard negatives that would share the gradient as unevenly."""
+    stated: str
+    """How they were computed, in words."""
+
+
+def softmax_shares(
+    scores: Float[Tensor, " items"],
+    observed: Bool[Tensor, " items"],
+    temperature: float,
+    stated: str,
+    log_weights: Float[Tensor, " items"] | None = None,
+) -> NegativeShares:
+    """∝ weight·e^{f/τ}, for contrastive losses and sampled softmax (Eq. 4)."""
+    kept = torch.zeros_like(scores) if log_weights is None else log_weights
+    kept = kept.masked_fill(observed, -torch.inf)
+    shares = torch.softmax(scores / temperature + kept, 0)
+    effective = effective_sample_size(scores[None], kept[None], temperature=temperature)
+    return NegativeShares(shares, float(effective), stated)
+
+
+def bpr_shares(scores: Float[Tensor, " items"], observed: Bool[Tensor, " items"]) -> NegativeShares | None:
+    """∝ σ(f⁻ − f⁺), averaged over the user's positives; None where there are none."""
+    if not bool(observed.any()):
+        return None
+    each = torch.zeros_like(scores)
+    for positive in scores[observed]:
+        each += torch.sigmoid(scores - positive)
+    shares = each.masked_fill(observed, 0.0)
+    shares = shares / shares.sum()
+    stated = "BPR: σ(f⁻ − f⁺), averaged over the user's positives"
+    return NegativeShares(shares, float(1 / shares.square().sum()), stated)

@@ -1,8 +1,7 @@
-"""From scores to the paper's loss of each positive, for each kind of batch: masks, counts, weights, clamp.
+"""The contrastive loss from scored negatives: weights, sizes, masks, debiasing and the lower bound.
 
-`losses` has the formulas on given scores and weights; here the batches' structure becomes those weights. The
-negatives of one side are always: weights (multi-set counts × frequency^(…) × not observed), a size Q, and,
-with ω⁺ > 0, the positives whose mean is taken off.
+`losses.contrastive` has the formulas on scores and weights. Here they are combined for the three shapes in
+which negatives come: a set of its own for each positive, a block of users × items, and a pool.
 """
 
 from dataclasses import dataclass
@@ -13,18 +12,18 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from hdccf import losses
-from hdccf.data.parts import part_of
-from hdccf.data.pools import Pool
-from hdccf.data.sampling import Block, Negatives
-from hdccf.losses import block as block_losses
+from hdccf.losses import block
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 
 Omega = Float[Tensor, " _n"] | float
-"""A probability for all, or one for each instance; in a block one for each row (of its items) or column."""
+"""A probability for all, or one for each positive; in a block one for each row (of its items) or column."""
+
+Places = tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]
+"""Row and column numbers of pairs in a block."""
 
 
 class NegativeSet(NamedTuple):
-    """One side of a batch, scored: each row with negatives of its own and P neighbours of its own."""
+    """Scored negatives of one side: each row has negatives of its own and P neighbours of its own."""
 
     scores: Float[Tensor, "b c"]
     log_weights: Float[Tensor, "b c"]
@@ -39,18 +38,31 @@ class NegativeSet(NamedTuple):
         return self.log_weights.exp()
 
 
+def without_neighbours(scores: Float[Tensor, "b c"], log_weights: Float[Tensor, "b c"]) -> NegativeSet:
+    """A set for diagnostics, which look at negatives only."""
+    none = scores.new_zeros(len(scores), 0)
+    return NegativeSet(scores, log_weights, None, none, none.bool())
+
+
 class NegativeTerm(NamedTuple):
-    """The negatives of one side of every positive: log F̃, and what to report of it."""
+    """One side's term in the denominator of Eq. 14: log F̃ of every positive, and its clip rate."""
 
     log_score: Float[Tensor, " b"]
     clipped: Float[Tensor, ""]
-    """Share of positives whose negatives are held at the lower bound, and so get no gradient; in a process group, this
-    member's share of that."""
+    """Share of positives whose negatives are held at the lower bound, and so get no gradient; in a process
+    group, the part of it that this process has."""
+
+
+class BlockPairs(NamedTuple):
+    """The positives of a block and all its observed pairs, which are masked."""
+
+    positives: Places
+    observed: Places
 
 
 @dataclass(frozen=True)
 class ContrastiveLoss:
-    """What the contrastive loss of a positive is made of; see the settings of the same names."""
+    """The contrastive loss of a positive; the fields are the settings of the same names."""
 
     temperature: float
     item_weight: float
@@ -58,6 +70,11 @@ class ContrastiveLoss:
     omega_items: Omega
     omega_users: Omega
     lowest: float
+
+    @property
+    def debiases(self) -> bool:
+        """Whether false negatives are corrected for: one ω is above 0."""
+        return not (_is_zero(self.omega_items) and _is_zero(self.omega_users))
 
     def loss(
         self, positive: Float[Tensor, " b"], items: NegativeTerm | None, users: NegativeTerm | None
@@ -73,45 +90,42 @@ class ContrastiveLoss:
         )
 
     def term(
-        self, against: NegativeSet, target: Float[Tensor, " b"], omega: Omega, n_positives: int | None = None
+        self,
+        negatives: NegativeSet,
+        target: Float[Tensor, " b"],
+        omega: Omega,
+        n_positives: int | None = None,
     ) -> NegativeTerm:
         """F̃ over a side's negatives, debiased with its neighbours and the target (Eq. 15).
 
-        Where these are a process's part of a batch, `n_positives` says how many the batch has.
+        Where these are one process's part of a batch, `n_positives` is the number in the batch.
         """
         biased = losses.log_negative_score(
-            against.scores, against.log_weights, temperature=self.temperature, size=against.size
+            negatives.scores, negatives.log_weights, temperature=self.temperature, size=negatives.size
         )
         if _is_zero(omega):
             return NegativeTerm(biased, biased.new_zeros(()))
-        positives = torch.cat([against.neighbours, target[:, None]], 1)
-        valid = torch.cat([against.valid, torch.ones_like(against.valid[:, :1])], 1)
+        positives = torch.cat([negatives.neighbours, target[:, None]], 1)
+        valid = torch.cat([negatives.valid, torch.ones_like(negatives.valid[:, :1])], 1)
         log_valid = torch.zeros_like(positives).masked_fill_(~valid, -torch.inf)
         mean = losses.log_mean_exp(positives, log_valid, temperature=self.temperature)
-        size = against.weights().sum(1) if against.size is None else against.size
+        size = negatives.weights().sum(1) if negatives.size is None else negatives.size
         score, clipped = self._debiased(biased, mean, size, omega)
         return NegativeTerm(score, clipped.to(score.dtype).sum() / (n_positives or max(len(score), 1)))
 
-    @property
-    def is_plain(self) -> bool:
-        """Nothing is taken off for false negatives: both ω are 0."""
-        return _is_zero(self.omega_items) and _is_zero(self.omega_users)
-
-    def plain_block(
+    def fused_block(
         self,
         scores: Float[Tensor, "r c"],
-        block: Block,
+        pairs: BlockPairs,
         *,
         log_item_weights: Float[Tensor, " c"],
         log_user_weights: Float[Tensor, " r"],
     ) -> Float[Tensor, " b"]:
-        """`loss` of what `block` gives where both ω are 0, in one function with its gradient written out."""
-        observed = (block.observed_rows, block.observed_columns)
-        same = block.rows is block.observed_rows and block.positive_columns is block.observed_columns
-        return block_losses.block_contrastive_loss(
+        """`loss` of the terms of `block_terms` where both ω are 0, in one function with its gradient."""
+        return block.block_contrastive_loss(
             scores,
-            observed,
-            observed if same else (block.rows, block.positive_columns),
+            pairs.observed,
+            pairs.positives,
             temperature=self.temperature,
             log_column_weights=log_item_weights,
             log_row_weights=log_user_weights,
@@ -120,10 +134,11 @@ class ContrastiveLoss:
             bound=abs(self.lowest),
         )
 
-    def block(
+    def block_terms(
         self,
         scores: Float[Tensor, "r c"],
-        block: Block,
+        own: BlockPairs,
+        whole: BlockPairs,
         *,
         log_item_weights: Float[Tensor, " c"],
         log_user_weights: Float[Tensor, " rows"],
@@ -134,93 +149,79 @@ class ContrastiveLoss:
         Weights are such that a plain weighted sum estimates the sum over the catalogue (or over all users),
         so Q is the sum of the weights that are left, and sums are not normalised again.
 
-        In a process group `scores` and what is given back are those of the member's own rows; the block and its
-        weights are whole. A column's sums are the process group's.
+        In a process group `scores`, `own` and the result are those of this process's rows; `whole` and the
+        weights are those of the block. A column's sums are taken over all processes.
         """
-        own = process_group.rows(len(block.users))
-        part = part_of(block, own)
-        masked = (part.observed_rows, part.observed_columns)
-        over_items, over_users = block_losses.log_block_scores(
+        over_items, over_users = block.log_block_scores(
             scores,
-            masked,
+            own.observed,
             temperature=self.temperature,
             log_column_weights=log_item_weights,
-            log_row_weights=log_user_weights[own],
+            log_row_weights=log_user_weights[process_group.rows(len(log_user_weights))],
         )
-        positive = scores[part.rows, part.positive_columns]
-        by_row, by_column = (
-            _Members(part.rows, part.rows),
-            _Members(part.positive_columns, block.positive_columns),
-        )
-        items = self._block_side(
-            over_items, positive, by_row, masked, log_item_weights, self.omega_items, SINGLE_PROCESS
-        )
-        transposed = (block.observed_columns, block.observed_rows)
-        users = self._block_side(
+        rows, columns = own.positives
+        positive = scores[rows, columns]
+        n = max(len(whole.positives[0]), 1)
+        items = self._side(over_items, positive, rows, own.observed, log_item_weights, self.omega_items)
+        users = self._side(
             process_group.log_sum_exp(over_users),
             positive,
-            by_column,
-            transposed,
+            columns,
+            (whole.observed[1], whole.observed[0]),
             log_user_weights,
             self.omega_users,
             process_group,
+            whole.positives[1],
         )
-        n = max(len(block.rows), 1)
         return positive, _share_of(items, n), _share_of(users, n)
 
-    def pool(
+    def pool_term(
         self,
         scores: Float[Tensor, "r c"],
         positive: Float[Tensor, " b"],
-        pool: Pool,
+        rows: Int64[Tensor, " b"],
+        observed: Places,
         log_item_weights: Float[Tensor, " c"],
         n_positives: int,
     ) -> NegativeTerm:
         """For each positive its row's negatives, debiased with all positives of the row.
 
-        In a process group these are the member's own rows, and `n_positives` those of all members.
+        In a process group these are this process's rows, and `n_positives` those of all processes.
         """
-        masked = (pool.observed_rows, pool.observed_columns)
-        log_sums, _ = block_losses.log_block_scores(
-            scores, masked, temperature=self.temperature, log_column_weights=log_item_weights
+        log_sums, _ = block.log_block_scores(
+            scores, observed, temperature=self.temperature, log_column_weights=log_item_weights
         )
-        members = _Members(pool.rows, pool.rows)
-        side = self._block_side(
-            log_sums, positive, members, masked, log_item_weights, self.omega_items, SINGLE_PROCESS
-        )
-        return _share_of(side, max(n_positives, 1))
+        term = self._side(log_sums, positive, rows, observed, log_item_weights, self.omega_items)
+        return _share_of(term, max(n_positives, 1))
 
-    def _block_side(
+    def _side(
         self,
         log_sums: Float[Tensor, " n"],
         positive: Float[Tensor, " b"],
-        members: "_Members",
-        masked: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
+        groups: Int64[Tensor, " b"],
+        masked: Places,
         log_weights: Float[Tensor, " c"],
         omega: Omega,
-        process_group: ProcessGroup,
+        process_group: ProcessGroup = SINGLE_PROCESS,
+        all_groups: Int64[Tensor, " all"] | None = None,
     ) -> NegativeTerm:
-        """With how many of the own positives are clipped, in the place of their share."""
-        rows = members.own
+        """The term of each positive from the sum of its group, a row or a column of the block.
+
+        `clipped` is a count here, not yet a share. `all_groups` are the groups of all processes' positives.
+        """
         if _is_zero(omega):
-            return NegativeTerm(log_sums[rows], log_sums.new_zeros(()))
+            return NegativeTerm(log_sums[groups], log_sums.new_zeros(()))
         # In float64, as it is a difference: in a nearly full row float32 would leave mostly rounding.
         weights = log_weights.double().exp()
         taken = weights.new_zeros(len(log_sums)).index_add_(0, masked[0], weights[masked[1]])
         size = (weights.sum() - taken).clamp_min(torch.finfo(log_sums.dtype).tiny).to(log_sums.dtype)
-        mean = self._mean_by_group(positive, members, len(log_sums), process_group)
+        mean = losses.log_mean_exp_by_group(positive, groups, len(log_sums), temperature=self.temperature)
+        if process_group.size > 1 and all_groups is not None:
+            counts = (torch.bincount(which, minlength=len(mean)) for which in (groups, all_groups))
+            of_own, of_all = (count.to(mean.dtype).clamp_min(1).log() for count in counts)
+            mean = process_group.log_sum_exp(mean + of_own) - of_all
         score, clipped = self._debiased(log_sums, mean, size, omega)
-        return NegativeTerm(score[rows], clipped[rows].to(score.dtype).sum())
-
-    def _mean_by_group(
-        self, positive: Float[Tensor, " b"], members: "_Members", n_groups: int, process_group: ProcessGroup
-    ) -> Float[Tensor, " n"]:
-        mean = losses.log_mean_exp_by_group(positive, members.own, n_groups, temperature=self.temperature)
-        if process_group.size == 1:
-            return mean
-        counts = (torch.bincount(which, minlength=n_groups).to(mean.dtype) for which in members)
-        of_own, of_all = (count.clamp_min(1).log() for count in counts)
-        return process_group.log_sum_exp(mean + of_own) - of_all
+        return NegativeTerm(score[groups], clipped[groups].to(score.dtype).sum())
 
     def _debiased(
         self,
@@ -234,31 +235,9 @@ class ContrastiveLoss:
         )
 
 
-def _share_of(side: NegativeTerm, n: int) -> NegativeTerm:
-    return side._replace(clipped=side.clipped / n)
-
-
-class _Members(NamedTuple):
-    """The row (or column) of each positive: of the own part, and of the whole block."""
-
-    own: Int64[Tensor, " b"]
-    every: Int64[Tensor, " all"]
+def _share_of(term: NegativeTerm, n: int) -> NegativeTerm:
+    return term._replace(clipped=term.clipped / n)
 
 
 def _is_zero(omega: Omega) -> bool:
     return not isinstance(omega, Tensor) and omega == 0
-
-
-def in_batch_log_weights(
-    negatives: Negatives, log_frequency: Float[Tensor, " c"], *, mask_observed: bool
-) -> Float[Tensor, "b c"]:
-    """log of count × frequency^(−β) for each instance, without its own neighbours and observed pairs."""
-    counts, own = negatives.counts.to(log_frequency.dtype), negatives.own
-    # All rows are alike but for their own neighbours, so that b × c logarithms would be c, again and again.
-    log_weights = (counts.log() + log_frequency).repeat(len(own), 1)
-    # A neighbour that was drawn twice is taken off twice.
-    times = (own.unsqueeze(2) == own.unsqueeze(1)).sum(2)
-    log_weights.scatter_(1, own, (counts[own] - times).log() + log_frequency[own])
-    if mask_observed:
-        log_weights[negatives.observed_rows, negatives.observed_columns] = -torch.inf
-    return log_weights

@@ -1,46 +1,158 @@
-"""The models, by name. Adding one is a file, its settings and a line here; conformance tests come free."""
+"""The models, by name. Adding one is a file, its settings and a line in `MODELS`.
 
+A model's file is imported when it is first asked for, so that a run of one model does not load the others.
+"""
+
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hdccf.config import Settings
+from hdccf.config import Settings, read_toml
 from hdccf.errors import ConfigError
-from hdccf.models.als import ALS, ALSModel
-from hdccf.models.base import Entry
-from hdccf.models.ease import EASE, EASEModel
-from hdccf.models.enmf import ENMF, ENMFModel
-from hdccf.models.factorization import BPR, PMF, SSM, build_bpr, build_pmf, build_ssm
-from hdccf.models.hdccf.model import HDCCFModel, remarks
-from hdccf.models.hdccf.settings import HDCCF, PRESETS
-from hdccf.models.irgan import IRGAN, IRGANModel
-from hdccf.models.lightgcn import LightGCN, build_lightgcn
-from hdccf.models.neumf import NeuMF, build_neumf
-from hdccf.models.reference import MostPopular, MostPopularModel, Random, RandomModel
-from hdccf.models.sdgar import SDGAR, build_sdgar
-from hdccf.models.svdpp import SVDpp, build_svdpp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hdccf.models.base import Build
+
+TUNED = Path(__file__).parents[1] / "tuned"
+"""Tuned settings are presets: `tuned/DATASET/MODEL.toml`, and `tuned/DATASET-time/MODEL.toml` for time-aware
+studies; the name of the folder is the name of the preset."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model in the registry; its settings class and its builder are imported when they are first used."""
+
+    load: "Callable[[], tuple[type[Settings], Build]]" = field(repr=False)
+    summary: str
+
+    @cached_property
+    def _loaded(self) -> "tuple[type[Settings], Build]":
+        return self.load()
+
+    @property
+    def settings(self) -> type[Settings]:
+        return self._loaded[0]
+
+    @property
+    def build(self) -> "Build":
+        """Takes settings, training pairs and a generator."""
+        return self._loaded[1]
+
+    @property
+    def presets(self) -> dict[str, dict[str, Any]]:
+        """Named changes to the defaults."""
+        return self.settings.presets
+
+
+def _als() -> "tuple[type[Settings], Build]":
+    from hdccf.models.als import ALS, ALSModel
+
+    return ALS, ALSModel
+
+
+def _ease() -> "tuple[type[Settings], Build]":
+    from hdccf.models.ease import EASE, EASEModel
+
+    return EASE, EASEModel
+
+
+def _enmf() -> "tuple[type[Settings], Build]":
+    from hdccf.models.enmf import ENMF, ENMFModel
+
+    return ENMF, ENMFModel
+
+
+def _hdccf() -> "tuple[type[Settings], Build]":
+    from hdccf.models.hdccf.model import HDCCFModel
+    from hdccf.models.hdccf.settings import HDCCF
+
+    return HDCCF, HDCCFModel
+
+
+def _irgan() -> "tuple[type[Settings], Build]":
+    from hdccf.models.irgan import IRGAN, IRGANModel
+
+    return IRGAN, IRGANModel
+
+
+def _sdgar() -> "tuple[type[Settings], Build]":
+    from hdccf.models.sdgar import SDGAR, build_sdgar
+
+    return SDGAR, build_sdgar
+
+
+def _pmf() -> "tuple[type[Settings], Build]":
+    from hdccf.models.factorization import PMF, build_pmf
+
+    return PMF, build_pmf
+
+
+def _bpr() -> "tuple[type[Settings], Build]":
+    from hdccf.models.factorization import BPR, build_bpr
+
+    return BPR, build_bpr
+
+
+def _ssm() -> "tuple[type[Settings], Build]":
+    from hdccf.models.factorization import SSM, build_ssm
+
+    return SSM, build_ssm
+
+
+def _svdpp() -> "tuple[type[Settings], Build]":
+    from hdccf.models.svdpp import SVDpp, build_svdpp
+
+    return SVDpp, build_svdpp
+
+
+def _neumf() -> "tuple[type[Settings], Build]":
+    from hdccf.models.neumf import NeuMF, build_neumf
+
+    return NeuMF, build_neumf
+
+
+def _lightgcn() -> "tuple[type[Settings], Build]":
+    from hdccf.models.lightgcn import LightGCN, build_lightgcn
+
+    return LightGCN, build_lightgcn
+
+
+def _most_popular() -> "tuple[type[Settings], Build]":
+    from hdccf.models.reference import MostPopular, MostPopularModel
+
+    return MostPopular, MostPopularModel
+
+
+def _random() -> "tuple[type[Settings], Build]":
+    from hdccf.models.reference import Random, RandomModel
+
+    return Random, RandomModel
+
 
 MODELS: dict[str, Entry] = {
-    "als": Entry(ALS, ALSModel, "weighted matrix factorisation by alternating least squares, by implicit"),
-    "ease": Entry(EASE, EASEModel, "each item regressed on all others, in closed form"),
-    "enmf": Entry(ENMF, ENMFModel, "matrix factorisation that learns from all pairs and draws no negatives"),
-    "hdccf": Entry(
-        HDCCF, HDCCFModel, "hardness-aware debiased contrastive collaborative filtering", PRESETS, remarks
-    ),
-    "irgan": Entry(IRGAN, IRGANModel, "a generator of items that learns from a discriminator's rewards"),
-    "sd-gar": Entry(SDGAR, build_sdgar, "a discriminator whose hard negatives a decomposed generator draws"),
-    "pmf": Entry(PMF, build_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),
-    "bpr": Entry(BPR, build_bpr, "Bayesian personalised ranking: a positive above one unobserved item"),
-    "ssm": Entry(SSM, build_ssm, "sampled softmax: a positive's share among itself and many negatives"),
-    "svdpp": Entry(SVDpp, build_svdpp, "SVD++: a factorisation whose users also add up what they have had"),
-    "neumf": Entry(NeuMF, build_neumf, "a factorisation and a perceptron over pairs in one logit (NeuMF)"),
-    "lightgcn": Entry(
-        LightGCN, build_lightgcn, "BPR on vectors that are averaged over the graph's neighbours"
-    ),
-    "most-popular": Entry(MostPopular, MostPopularModel, "the items with the most users, for everybody"),
-    "random": Entry(Random, RandomModel, "a fixed random order for each user; what chance gives"),
+    "als": Entry(_als, "weighted matrix factorisation by alternating least squares, by implicit"),
+    "ease": Entry(_ease, "each item regressed on all others, in closed form"),
+    "enmf": Entry(_enmf, "matrix factorisation that learns from all pairs and draws no negatives"),
+    "hdccf": Entry(_hdccf, "hardness-aware debiased contrastive collaborative filtering"),
+    "irgan": Entry(_irgan, "a generator of items that learns from a discriminator's rewards"),
+    "sd-gar": Entry(_sdgar, "a discriminator whose hard negatives a decomposed generator draws"),
+    "pmf": Entry(_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),
+    "bpr": Entry(_bpr, "Bayesian personalised ranking: a positive above one unobserved item"),
+    "ssm": Entry(_ssm, "sampled softmax: a positive's share among itself and many negatives"),
+    "svdpp": Entry(_svdpp, "SVD++: a factorisation whose users also add up the items of their history"),
+    "neumf": Entry(_neumf, "a factorisation and a perceptron over pairs in one logit (NeuMF)"),
+    "lightgcn": Entry(_lightgcn, "BPR on vectors that are averaged over the graph's neighbours"),
+    "most-popular": Entry(_most_popular, "the items with the most users, for everybody"),
+    "random": Entry(_random, "a fixed random order for each user; what chance gives"),
 }
 
 
 def entry_named(name: str) -> Entry:
+    """The registry's entry, or an error that suggests the nearest name."""
     if name not in MODELS:
         close = get_close_matches(name, MODELS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
@@ -50,9 +162,26 @@ def entry_named(name: str) -> Entry:
 
 def name_of(settings: Settings) -> str:
     """The registry's name for a settings object."""
-    for name, entry in MODELS.items():
-        if type(settings) is entry.settings:
-            return name
-    raise ConfigError(
-        f"{type(settings).__name__} is not a model's settings; take those of one of {sorted(MODELS)}"
-    )
+    entry = MODELS.get(settings.model)
+    if entry is None or type(settings) is not entry.settings:
+        raise ConfigError(
+            f"{type(settings).__name__} is not a model's settings; take those of one of {sorted(MODELS)}"
+        )
+    return settings.model
+
+
+def presets_of(model: str) -> list[str]:
+    """The names that `preset_named` knows for a model, its own first."""
+    tuned = sorted(file.parent.name for file in TUNED.glob(f"*/{model}.toml"))
+    return [*entry_named(model).presets, *tuned]
+
+
+def preset_named(model: str, preset: str) -> dict[str, Any]:
+    """Changes to the model's defaults: one of its own presets, or settings tuned on a data set."""
+    own = entry_named(model).presets
+    if preset in own:
+        return own[preset]
+    if preset not in presets_of(model):
+        known = presets_of(model) or "none"
+        raise ConfigError(f"preset={preset!r} is unknown for model {model}; choose one of {known}")
+    return read_toml(TUNED / preset / f"{model}.toml")

@@ -10,18 +10,21 @@ from pydantic import Field
 from scipy import sparse
 from torch import Tensor
 
+from hdccf.config import SIZES, Choice, Real, Space, recency
 from hdccf.console import progress_bar
 from hdccf.data.interactions import Interactions
+from hdccf.data.weights import weighted_histories
 from hdccf.errors import ConfigError, TrainingError
-from hdccf.models.base import Untrained, VectorScorer
-from hdccf.models.histories import WeightedHistories, weighted_histories
-from hdccf.models.scoring import Scorer
-from hdccf.search import SIZES, Choice, Real, Space, recency
+from hdccf.models.base import Model, Scorer, VectorScorer
+from hdccf.models.fold_in import least_squares
+from hdccf.models.settings import WeightedHistories
 from hdccf.similarity import Dot, Vectors
 
 
 class ALS(WeightedHistories):
     """Weighted matrix factorisation of all pairs, solved side by side (Hu et al., ICDM 2008; implicit)."""
+
+    model: ClassVar[str] = "als"
 
     embedding_dim: int = Field(default=64, ge=1)
     """Length of the vectors; more remembers more, and overfits where users have few items."""
@@ -44,15 +47,15 @@ class ALS(WeightedHistories):
     )
 
 
-class ALSModel(Untrained):
+class ALSModel(Model):
     """Scores are dot products of the factors that the library found; only solving needs the library."""
 
+    settings: ALS
     users: Tensor
     items: Tensor
 
     def __init__(self, settings: ALS, train: Interactions, generator: torch.Generator) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self._train = train
         self._histories = weighted_histories(train, settings)
         self.register_buffer("users", torch.zeros(train.n_users, settings.embedding_dim))
@@ -85,8 +88,16 @@ class ALSModel(Untrained):
         self.users.copy_(torch.from_numpy(users))
         self.items.copy_(torch.from_numpy(fitted.item_factors))
 
-    def scorer(self) -> Scorer:
+    def scorer(self) -> VectorScorer:
         return VectorScorer(Dot(), Vectors(self.users, self.users), Vectors(self.items, self.items))
+
+    has_free_vectors = True
+
+    def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
+        settings = self.settings if of_users else self.settings.changed(recency_half_life=None)
+        weights = settings.alpha * torch.from_numpy(weighted_histories(events, settings).data)
+        scorer = self._vector_scorer(known)
+        return least_squares(events, weights, scorer.items if of_users else scorer.users, l2=settings.l2)
 
 
 class _Implicit(NamedTuple):

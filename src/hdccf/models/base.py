@@ -1,122 +1,216 @@
-"""What the trainer asks of a model, and what a model gives back once it is trained."""
+"""The model protocol: what the trainer, evaluation and recommendation ask of every model.
+
+Training, fold-in, similar items, explanations and exports are methods of the model. Each optional one has a
+default that refuses in one line, or that says that the model has nothing of its own to offer.
+"""
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
-from hdccf.models.scoring import Scorer
+from hdccf.errors import ConfigError
+from hdccf.losses.diagnostics import NegativeShares
+from hdccf.losses.negatives import NegativeSet
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
+
+Kind = Literal["items", "users"]
+
+FOLD_IN_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
+FOLD_IN_USERS = f"ease, most-popular, {FOLD_IN_ITEMS}"
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Scores of users and items by contiguous ids: a model, a rule, a peer's vectors. Higher is better."""
+
+    @property
+    def n_users(self) -> int: ...
+
+    @property
+    def n_items(self) -> int: ...
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        """Every given user with every given item; all items where none are given."""
+        ...
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        """Each user with candidates of their own."""
+        ...
 
 
 class Objective(NamedTuple):
-    """One loss to be minimised, and which of the model's parameters it drives.
+    """One loss to be minimised, and the parameter group it drives.
 
-    In a process group the loss and its terms are this member's share: those of all members add up to the batch's.
+    In a process group the loss and its terms are this process's part: the parts add up to the batch's.
     """
 
     loss: Float[Tensor, ""]
     group: str
     terms: dict[str, Float[Tensor, ""]]
-    """What to show and log beside the loss, detached: its parts, clip rates."""
+    """Logged beside the loss, detached: its parts, clip rates."""
 
 
-@runtime_checkable
-class Model(Protocol):
-    """A model yields its losses with the parameters each one drives; the trainer steps between them.
+class Model(nn.Module):
+    """The base of all models. A model yields its losses, and the trainer takes a step after each.
 
-    So a plain model yields one objective a batch, an adversarial one two, and both share the loop. A model
-    whose `groups` are empty is finished when it is built, or when it is `Solved`.
+    A plain model yields one objective a batch, an adversarial one two; both share the training loop. A model
+    whose `groups` are empty is not trained by gradients: it is computed by `solve`, or when it is built.
     """
 
-    @property
-    def groups(self) -> dict[str, list[nn.Parameter]]: ...
+    process_group: ProcessGroup = SINGLE_PROCESS
 
-    @property
-    def n_batches(self) -> int: ...
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.settings = settings
 
-    def batches(self, generator: torch.Generator) -> Iterator[Any]:
-        """One pass over the training data, drawn from nothing but the generator."""
-        ...
-
-    def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]: ...
-
-    def diagnose(self, batch: Any) -> dict[str, float]:
-        """What the negatives of a batch did; logged once an epoch."""
-        ...
-
-    def scorer(self) -> Scorer: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
-
-
-@runtime_checkable
-class SmallSteps(Protocol):
-    """A model whose steps can be too small to be shared among threads (decision 25)."""
-
-    @property
-    def numbers_a_step(self) -> int | None:
-        """How many numbers a step looks up; None where they are many in any case."""
-        ...
-
-
-@runtime_checkable
-class Solved(Protocol):
-    """A model without groups that computes its weights at one go instead of being trained.
-
-    Building it only allocates them, so that a run that is opened fills them in and solves nothing again.
-    """
-
-    def solve(self, generator: torch.Generator, progress: bool) -> None: ...
-
-
-class Untrained(nn.Module):
-    """What a model without groups answers to the trainer's questions about training."""
+    # -- training --------------------------------------------------------------------------------------------
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by the group that an objective names."""
         return {}
 
     @property
     def n_batches(self) -> int:
         return 0
 
+    @property
+    def lookups_per_step(self) -> int | None:
+        """Numbers that a step looks up; None where they are many. Small steps run on one thread."""
+        return None
+
     def batches(self, generator: torch.Generator) -> Iterator[Any]:
+        """One pass over the training data, drawn from the generator alone."""
         return iter(())
 
     def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]:
         return iter(())
 
+    def solve(self, generator: torch.Generator, progress: bool) -> None:
+        """Computes the weights of a closed-form model. Building one only allocates them."""
+
     def diagnose(self, batch: Any) -> dict[str, float]:
+        """Statistics of a batch's negatives, logged once an epoch."""
         return {}
+
+    def item_negatives(self, batch: Any) -> NegativeSet | None:
+        """The scored item side of a batch; None where the model does not contrast with a set."""
+        return None
+
+    def negative_shares(
+        self, scores: Float[Tensor, " items"], observed: Bool[Tensor, " items"]
+    ) -> NegativeShares | None:
+        """A user's gradient by unobserved item; None for losses that weigh their negatives otherwise."""
+        return None
+
+    # -- scoring ---------------------------------------------------------------------------------------------
+
+    def scorer(self) -> Scorer:
+        """The scores of the training users."""
+        raise self.refusal("score")
+
+    @property
+    def users_are_histories(self) -> bool:
+        """Whether more events change a user's scores without training."""
+        return False
+
+    def users_from(self, events: Interactions) -> Scorer:
+        """Scores for the users of `events`, who need not be those of training (fold-in).
+
+        Their items are the model's, each history in order of time, the last the latest.
+        """
+        vectors = self.solve_vectors(events, of_users=True)
+        known = self._vector_scorer()
+        return VectorScorer(known.similarity, vectors, known.items)
+
+    def items_from(self, takers: Interactions, known: Scorer) -> Scorer:
+        """Scores of new items (its rows) with users (its columns), from the users of each in `takers`.
+
+        `known` scores the known users. The loss is the trained one with users and items exchanged.
+        """
+        vectors = self.solve_vectors(takers, of_users=False, known=known)
+        scorer = self._vector_scorer(known)
+        return Transposed(VectorScorer(scorer.similarity, scorer.users, vectors))
+
+    def known_users(self, train: Interactions, events: Interactions) -> Scorer:
+        """Scores for the training users by all of their events instead of the training part alone.
+
+        A free vector stays as it was trained. A user without a training pair, whose vector is still random,
+        is folded in.
+        """
+        if self.users_are_histories:
+            return self.users_from(events)
+        known = self.scorer()
+        cold = np.flatnonzero((train.by_user.degrees == 0) & (events.by_user.degrees > 0))
+        if not len(cold) or not self.has_free_vectors:
+            return known
+        solved = self.solve_vectors(events.subset(np.isin(events.users, cold)), of_users=True)
+        return self._vector_scorer(known).with_users(torch.from_numpy(cold), solved)
+
+    @property
+    def has_free_vectors(self) -> bool:
+        """Whether users have learnt vectors that `solve_vectors` finds for new ones."""
+        return False
+
+    def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
+        """Free vectors of the rows of `events`, whose columns are the nodes of the other side."""
+        if of_users:
+            raise self.refusal("take a new user's list of items", FOLD_IN_USERS)
+        raise self.refusal("take a new item's list of users", FOLD_IN_ITEMS)
+
+    def _vector_scorer(self, known: Scorer | None = None) -> "VectorScorer":
+        scorer = self.scorer() if known is None else known
+        if not isinstance(scorer, VectorScorer):
+            raise self.refusal("compare vectors", FOLD_IN_ITEMS)
+        return scorer
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def relation(self, kind: Kind) -> Similarity | None:
+        """The learnt similarity between two items or two users; None where there is none."""
+        return None
+
+    @property
+    def item_weights(self) -> Float[Tensor, "items items"] | None:
+        """Row i: what item i of a history adds to the score of every item; None where nothing does."""
+        return None
+
+    def history_weights(self, events: Interactions, row: int) -> tuple[Tensor, Tensor]:
+        """The items of a history and how much each counts, where there are `item_weights`."""
+        raise self.refusal("weigh a history", "ease")
+
+    def history_parts(self, events: Interactions, row: int) -> tuple[Tensor, Tensor] | None:
+        """The items of a history and each one's part of the user's vector; None where it is not their sum."""
+        return None
+
+    def export_tables(self, scorer: Scorer) -> dict[str, dict[str, Tensor]]:
+        """What `export` writes: for "users" and "items" the tables by name."""
+        if not isinstance(scorer, VectorScorer):
+            raise ConfigError(
+                f"{type(self.settings).__name__} has neither vectors nor weights to export; "
+                "its vocabularies are in the run's split/train"
+            )
+        return scorer.tables()
+
+    def refusal(self, what: str, able: str | None = None) -> ConfigError:
+        """An error for what this model cannot do, with the models that can."""
+        remedy = "" if able is None else f"; those that can are {able}"
+        return ConfigError(f"{type(self.settings).__name__} cannot {what}{remedy}")
 
 
 Build = Callable[[Any, Interactions, torch.Generator], Model]
-Remarks = Callable[[Any, Interactions], list[str]]
-"""What settings come to on some training pairs, in words."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A model in the registry: its settings, how it is built from them and training pairs, its presets."""
-
-    settings: type[Settings]
-    build: Build
-    summary: str
-    presets: dict[str, dict[str, Any]] = field(default_factory=dict)
-    remarks: Remarks = lambda settings, train: []
-    """Choices that the settings leave to the data, for the notes before training."""
 
 
 def weighted_mean(
@@ -201,6 +295,22 @@ class VectorScorer:
         """Once for all users who ask: for one user this takes many times what the product takes."""
         return unit(self.items.embedding.detach())
 
+    def with_users(self, rows: Int64[Tensor, " r"], users: Vectors) -> "VectorScorer":
+        """The same with other vectors for some users; `users` has one for every user."""
+        shared = self.users.factors is self.users.embedding
+        embedding = self.users.embedding.index_copy(0, rows, users.embedding[rows])
+        factors = embedding if shared else self.users.factors.index_copy(0, rows, users.factors[rows])
+        return VectorScorer(self.similarity, Vectors(embedding, factors), self.items)
+
+    def tables(self) -> dict[str, dict[str, Tensor]]:
+        """The vectors of both sides by name, and the factors where they are others."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for kind, vectors in (("users", self.users), ("items", self.items)):
+            found[kind] = {"vector": vectors.embedding.detach()}
+            if vectors.factors is not vectors.embedding:
+                found[kind]["factors"] = vectors.factors.detach()
+        return found
+
     @torch.no_grad()
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
         rows = _pick(self.users, users.unsqueeze(1))
@@ -211,3 +321,21 @@ def _pick(vectors: Vectors, which: Int64[Tensor, "*n"]) -> Vectors:
     embedding = vectors.embedding[which]
     # Where both are one tensor, one look-up does.
     return Vectors(embedding, embedding if vectors.factors is vectors.embedding else vectors.factors[which])
+
+
+class Transposed:
+    """A scorer with its sides exchanged: rows are items, columns users."""
+
+    def __init__(self, inner: Scorer) -> None:
+        self.inner = inner
+        self.n_users, self.n_items = inner.n_items, inner.n_users
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        columns = torch.arange(self.n_items) if items is None else items
+        return self.inner.score_block(columns, users).T
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        own = users.repeat_interleave(items.shape[1]).unsqueeze(1)
+        return self.inner.score_rows(items.flatten(), own).view(items.shape)

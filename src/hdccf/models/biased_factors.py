@@ -5,12 +5,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
-from hdccf.models.base import VectorScorer
+from hdccf.models.base import Scorer, VectorScorer
 from hdccf.models.factors import Factors
-from hdccf.models.pair_settings import PairSettings
 from hdccf.models.pairs import PairScores, squares_of
 from hdccf.models.row_dots import row_dots
-from hdccf.models.scoring import Scorer
+from hdccf.models.settings import PairSettings
 from hdccf.similarity import Vectors
 
 
@@ -20,6 +19,8 @@ class BiasedFactors(nn.Module):
     What the penalty sees is ½(‖p‖² + ‖q‖² + b²) of a positive and the mean of ½(‖q‖² + b²) over its
     negatives, as both papers' authors have it: so λ means the same for any number of negatives.
     """
+
+    has_free_vectors = False
 
     def __init__(
         self,

@@ -10,13 +10,13 @@ from pydantic import Field
 from scipy.linalg import lapack
 from torch import Tensor
 
+from hdccf.config import Real, Space, recency
 from hdccf.console import note
 from hdccf.data.interactions import Interactions
+from hdccf.data.weights import weighted_histories
 from hdccf.errors import ConfigError, TrainingError
-from hdccf.models.base import Untrained
-from hdccf.models.histories import WeightedHistories, weighted_histories
-from hdccf.models.scoring import Scorer
-from hdccf.search import Real, Space, recency
+from hdccf.models.base import Model, Scorer
+from hdccf.models.settings import WeightedHistories
 
 _SCORES_AT_ONCE = 1 << 22
 """A user's scores come for the whole catalogue; so many are held while some of them are picked: 16 MB."""
@@ -28,6 +28,8 @@ _ROWS_AT_ONCE = 512
 class EASE(WeightedHistories):
     """Items regressed on items with none explaining itself (Steck, WWW 2019): closed form, no epochs."""
 
+    model: ClassVar[str] = "ease"
+
     l2: float = Field(default=500.0, gt=0)
     """λ: the pull of all weights towards zero. Larger trusts only items that many
     users had together; the best differs from data to data, so tune it."""
@@ -38,20 +40,20 @@ class EASE(WeightedHistories):
     space: ClassVar[Space] = Space({"l2": Real(10.0, 10_000.0, log=True), **recency()})
 
 
-class EASEModel(Untrained):
+class EASEModel(Model):
     """Scores are X B, with B = I − P·diag(1 / diag P) and P = (XᵀX + λI)⁻¹; it is its own scorer."""
 
+    settings: EASE
     weights: Tensor
 
     def __init__(self, settings: EASE, train: Interactions, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__(settings)
         if train.n_items > settings.max_items:
             gigabytes = 4 * train.n_items**2 / 1e9
             raise ConfigError(
                 f"{train.n_items} items are more than max_items={settings.max_items}: EASE would need "
                 f"{gigabytes:.1f} GB for its weights alone; leave out rare items, or raise max_items"
             )
-        self.settings = settings
         self.n_users, self.n_items = train.n_users, train.n_items
         self._train = train
         self._histories = weighted_histories(train, settings)
@@ -77,6 +79,26 @@ class EASEModel(Untrained):
 
     def scorer(self) -> Scorer:
         return self
+
+    users_are_histories = True
+
+    def users_from(self, events: Interactions) -> Scorer:
+        # Building one only allocates, so that the same weights serve other histories.
+        other = EASEModel(self.settings, events, torch.Generator())
+        other.weights = self.weights
+        return other
+
+    @property
+    def item_weights(self) -> Float[Tensor, "items items"]:
+        return self.weights
+
+    def history_weights(self, events: Interactions, row: int) -> tuple[Tensor, Tensor]:
+        start, end = events.by_user.starts[row : row + 2]
+        weights = weighted_histories(events, self.settings).data[start:end]
+        return torch.from_numpy(events.items[start:end].astype(np.int64)), torch.from_numpy(weights.copy())
+
+    def export_tables(self, scorer: Scorer) -> dict[str, dict[str, Tensor]]:
+        return {"items": {"weights": self.weights}}
 
     def score_block(
         self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None

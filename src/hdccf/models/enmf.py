@@ -10,15 +10,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hdccf.config import PositiveSettings
+from hdccf.config import SIZES, PositiveSettings, Real, Space, recency
+from hdccf.data.batches import Block
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Block, BlockSampler
+from hdccf.data.samplers import BlockSampler
 from hdccf.data.weights import weights_of
-from hdccf.models.base import Objective, VectorScorer
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Model, Objective, Scorer, VectorScorer
+from hdccf.models.fold_in import least_squares
 from hdccf.rng import dropout_mask
-from hdccf.search import SIZES, Real, Space, recency
 from hdccf.similarity import Dot, Vectors
 
 _EVERYTHING = "all"
@@ -29,6 +29,8 @@ _CELLS_A_PAIR = 48
 
 class ENMF(PositiveSettings):
     """Efficient neural matrix factorisation without sampling (Chen et al., TOIS 2020)."""
+
+    model: ClassVar[str] = "enmf"
 
     epochs: int = Field(default=500, ge=1)
     """Passes over the users at most; early stopping usually ends before."""
@@ -64,12 +66,13 @@ class ENMF(PositiveSettings):
     )
 
 
-class ENMFModel(nn.Module):
+class ENMFModel(Model):
     """r̂ = hᵀ(p ⊙ q), towards 1 where a pair was observed and towards 0, with less weight, everywhere else."""
 
+    settings: ENMF
+
     def __init__(self, settings: ENMF, train: Interactions, generator: torch.Generator) -> None:
-        super().__init__()
-        self.settings = settings
+        super().__init__(settings)
         self.graph = Graph.of(train)
         self._positive_weights = weights_of(settings, train)
         std, dim = settings.init_std, settings.embedding_dim
@@ -120,7 +123,17 @@ class ENMFModel(nn.Module):
             "unobserved-score": float(total - observed.sum()) / max(unobserved, 1),
         }
 
-    def scorer(self) -> Scorer:
+    has_free_vectors = True
+
+    def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
+        """An observed pair has weight c and any other w: the same as c / w and 1. Dropout is a ridge."""
+        s, scorer = self.settings, self._vector_scorer(known)
+        weights = weights_of(s, events) if of_users else torch.ones(len(events))
+        opposite = scorer.items if of_users else scorer.users
+        ridge = (1 - s.keep_probability) / s.keep_probability
+        return least_squares(events, weights / s.negative_weight, opposite, ridge=ridge)
+
+    def scorer(self) -> VectorScorer:
         users, items = (self.users * self.head).detach(), self.items.detach()
         return VectorScorer(Dot(), Vectors(users, users), Vectors(items, items))
 

@@ -4,23 +4,25 @@ On blocks, and with user vectors made of histories, BPR and sampled softmax are 
 switched off but the loss: so they are built as that, and a comparison with HDCCF compares the parts alone.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
 
+from hdccf.config import HISTORY, SIZES, Choice, Dimension, Real, Space, Variant, Whole, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
+from hdccf.losses.diagnostics import bpr_shares, softmax_shares
+from hdccf.losses.pairs import PairLoss, pairwise_loss, sigmoid_of, softmax_loss, squared_loss
 from hdccf.models.base import Model
-from hdccf.models.block_settings import BlockSettings
 from hdccf.models.factors import Factors
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairLoss, PairModel, pairwise_loss, sigmoid_of, softmax_loss, squared_loss
+from hdccf.models.pairs import PairModel, Shares
+from hdccf.models.settings import BlockSettings, PairSettings
 from hdccf.models.sources import over_pairs
 from hdccf.models.spectral import start_spectral
-from hdccf.search import HISTORY, SIZES, Choice, Dimension, Real, Space, Variant, Whole, recency
 
 _FREE = ("vectors", "free")
 _ON_BLOCKS_TOO: dict[str, Dimension] = {
@@ -39,6 +41,8 @@ _ON_BLOCKS_TOO: dict[str, Dimension] = {
 
 class PMF(PairSettings):
     """Probabilistic matrix factorisation (Salakhutdinov and Mnih, 2007), with drawn zeros."""
+
+    model: ClassVar[str] = "pmf"
 
     negatives: int = Field(default=4, ge=1)
     """Zeros drawn against each one: with ones only, every score becomes one."""
@@ -82,6 +86,8 @@ class _OnBlocksToo(PairSettings, BlockSettings):
 class BPR(_OnBlocksToo):
     """Bayesian personalised ranking (Rendle et al., 2009): the positive above one unobserved item."""
 
+    model: ClassVar[str] = "bpr"
+
     init_std: float = Field(default=0.1, gt=0)
     """Spread of the first vectors: with small ones the first epochs only learn popularity."""
 
@@ -90,6 +96,8 @@ class BPR(_OnBlocksToo):
 
 class SSM(_OnBlocksToo):
     """Sampled softmax (Wu et al., 2022): the positive's share among itself and uniform negatives."""
+
+    model: ClassVar[str] = "ssm"
 
     init_std: float = Field(default=0.1, gt=0)
     """Spread of the first vectors; with a cosine it sets how fast their directions turn."""
@@ -128,16 +136,24 @@ def build_pmf(settings: PMF, train: Interactions, generator: torch.Generator) ->
 def build_bpr(settings: BPR, train: Interactions, generator: torch.Generator) -> Model:
     if settings.sampler == "block":
         return _over_blocks(settings, train, generator, loss="bpr", similarity="dot")
-    return _over_pairs(settings, train, pairwise_loss, "dot", generator)
+    shares = bpr_shares if settings.sampler == "uniform" else None
+    return _over_pairs(settings, train, pairwise_loss, "dot", generator, shares=shares)
 
 
 def build_ssm(settings: SSM, train: Interactions, generator: torch.Generator) -> Model:
     if settings.sampler == "block":
         own = {"temperature": settings.temperature, "similarity": settings.similarity}
         return _over_blocks(settings, train, generator, loss="contrastive", **own)
-    loss = softmax_loss(settings.temperature)
+    stated = f"sampled softmax: softmax of f/τ, τ = {settings.temperature:g}"
+    shares = partial(softmax_shares, temperature=settings.temperature, stated=stated)
     return _over_pairs(
-        settings, train, loss, settings.similarity, generator, correct_chances=settings.correct_chances
+        settings,
+        train,
+        softmax_loss(settings.temperature),
+        settings.similarity,
+        generator,
+        correct_chances=settings.correct_chances,
+        shares=shares if settings.sampler == "uniform" else None,
     )
 
 
@@ -148,6 +164,7 @@ def _over_pairs(
     similarity: str,
     generator: torch.Generator,
     correct_chances: bool = False,
+    shares: Shares | None = None,
 ) -> PairModel:
     graph = Graph.of(train)
     net = Factors(
@@ -161,7 +178,9 @@ def _over_pairs(
     )
     if isinstance(settings, BlockSettings) and settings.start == "spectral":
         start_spectral(graph, net.users, [net.items], settings.embedding_dim, settings.init_std, generator)
-    return over_pairs(net, settings, graph, train, loss, generator, correct_chances=correct_chances)
+    return over_pairs(
+        net, settings, graph, train, loss, generator, correct_chances=correct_chances, shares=shares
+    )
 
 
 def _over_blocks(

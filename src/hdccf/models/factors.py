@@ -4,16 +4,17 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from hdccf.models.base import VectorScorer
+from hdccf.models.base import Scorer, VectorScorer
+from hdccf.models.layers import Table
 from hdccf.models.pairs import PairScores, Squares, squares_of
 from hdccf.models.row_dots import can_look_up, looked_up_dots
-from hdccf.models.scoring import Scorer
-from hdccf.models.tables import Table
 from hdccf.similarity import SIMILARITIES, Dot
 
 
 class Factors(nn.Module):
     """A vector a user and a vector an item; a pair's score is their dot product or cosine."""
+
+    has_free_vectors = True
 
     def __init__(
         self,

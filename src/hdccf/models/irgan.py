@@ -9,21 +9,23 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import Field
 
+from hdccf.config import Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import PairSampler
+from hdccf.data.samplers import PairSampler
 from hdccf.data.weights import weights_of
+from hdccf.losses.pairs import cross_entropy_loss
+from hdccf.models.base import Scorer
 from hdccf.models.biased_factors import biased_factors
-from hdccf.models.generator_settings import IRGANGeneratorSettings
 from hdccf.models.irgan_generator import IRGANGenerator, irgan_generator
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairModel, cross_entropy_loss
-from hdccf.models.scoring import Scorer
-from hdccf.search import Choice, Real, Space, recency
+from hdccf.models.pairs import PairModel
+from hdccf.models.settings import IRGANGeneratorSettings, PairSettings
 
 
 class IRGAN(PairSettings, IRGANGeneratorSettings):
     """IRGAN for items: a factorisation against a factorisation, whose generator recommends."""
+
+    model: ClassVar[str] = "irgan"
 
     sampler: Literal["irgan"] = "irgan"
     """The generator is the model: there is no other."""
@@ -60,6 +62,7 @@ class IRGANModel(PairModel):
         # The game's draws may be the user's own items: a generator that is right has to be told so.
         source = irgan_generator(settings, settings, graph, generator, observed_too=True)
         super().__init__(
+            settings,
             discriminator,
             source,
             cross_entropy_loss,

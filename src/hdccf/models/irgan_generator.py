@@ -12,13 +12,12 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
+from hdccf.losses.pairs import pairwise_loss
 from hdccf.models.base import Objective
 from hdccf.models.biased_factors import BiasedFactors, biased_factors
 from hdccf.models.categorical import cumulated, pick
-from hdccf.models.generator_settings import IRGANGeneratorSettings
 from hdccf.models.negatives import Draws, DynamicNegatives, Request
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import pairwise_loss
+from hdccf.models.settings import IRGANGeneratorSettings, PairSettings
 
 _GROUP = "generator"
 

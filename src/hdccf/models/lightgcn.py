@@ -12,19 +12,21 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from hdccf.config import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.models.base import Model, VectorScorer
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairScores, pairwise_loss
-from hdccf.models.scoring import Scorer
+from hdccf.losses.pairs import pairwise_loss
+from hdccf.models.base import Model, Scorer, VectorScorer
+from hdccf.models.pairs import PairScores
+from hdccf.models.settings import PairSettings
 from hdccf.models.sources import over_pairs
-from hdccf.search import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.similarity import Dot, Vectors
 
 
 class LightGCN(PairSettings):
     """LightGCN (He et al., 2020): BPR on vectors that are averaged over the neighbours in the graph."""
+
+    model: ClassVar[str] = "lightgcn"
 
     init_std: float = Field(default=0.1, gt=0)
     """Spread of the vectors before they are averaged, which makes them far smaller."""
@@ -109,6 +111,8 @@ class _Smoothed(torch.autograd.Function):
 
 class SmoothedFactors(nn.Module):
     """A vector a user and a vector an item, smoothed; a pair's score is their dot product."""
+
+    has_free_vectors = True
 
     def __init__(
         self, graph: Graph, dim: int, *, layers: int, std: float, generator: torch.Generator

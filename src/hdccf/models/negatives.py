@@ -12,9 +12,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
-from hdccf.models.base import Objective
+from hdccf.models.base import Objective, Scorer
 from hdccf.models.categorical import cumulated, pick
-from hdccf.models.scoring import Scorer
 
 Score = Callable[[Int64[Tensor, " b"], Int64[Tensor, "b s"]], Float[Tensor, "b s"]]
 

@@ -12,24 +12,24 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hdccf.config import Choice, Real, Space, Whole, recency
+from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Pairs
 from hdccf.kernels.pairwise import tiled_scores
-from hdccf.models.base import Model, Objective
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, cross_entropy_loss, squares_of
+from hdccf.losses.pairs import cross_entropy_loss
+from hdccf.models.base import Model, Objective, Scorer
+from hdccf.models.layers import Table
+from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, squares_of
 from hdccf.models.row_dots import can_look_up, looked_up_dots, row_dots
-from hdccf.models.scoring import Scorer
+from hdccf.models.settings import PairSettings
 from hdccf.models.sources import over_pairs
-from hdccf.models.tables import Table
-from hdccf.models.tower import Layers, tower_logits
-from hdccf.parallel import ProcessGroup
-from hdccf.search import Choice, Real, Space, Whole, recency
 
 
 class NeuMF(PairSettings):
     """Neural matrix factorisation (He et al., 2017): GMF and a perceptron, or one of them alone."""
+
+    model: ClassVar[str] = "neumf"
 
     embedding_dim: int = Field(default=64, ge=1)
     """f, the predictive factors of each branch: GMF's vectors have f numbers, the tower's 2f, and its layers
@@ -97,17 +97,8 @@ class Branch(nn.Module, ABC):
 
     def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Logits:
         """Of each user with items of their own, from the tables, with gradients."""
-        if not self.users.sparse and can_look_up(self.items.embedding, columns):
-            logits, total = self.compiled(users, columns)
-            return logits, lambda: total
         p, q = self.users.of(users).embedding, self.items.of(columns).embedding
         return self.rows(self.of_users(p), self.of_items(q)), squares_of(p, q)
-
-    @abstractmethod
-    def compiled(
-        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
-    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
-        """The same logits, and the sum of squares of the vectors, for large batches."""
 
     @abstractmethod
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]: ...
@@ -130,12 +121,11 @@ class GMF(Branch):
     def __init__(self, n_users: int, n_items: int, factors: int, **more: Any) -> None:
         super().__init__(n_users, n_items, factors, factors, **more)
 
-    def compiled(
-        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
-    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
-        tables = self.users.embedding, self.items.embedding
-        dots, squares = looked_up_dots(*tables, users, columns, self.head)
-        return dots + self.bias, squares
+    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Logits:
+        if self.users.sparse or not can_look_up(self.items.embedding, columns):
+            return super().logits(users, columns)
+        dots, squares = looked_up_dots(self.users.embedding, self.items.embedding, users, columns, self.head)
+        return dots + self.bias, lambda: squares
 
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
         return vectors * self.head
@@ -164,12 +154,6 @@ class MLP(Branch):
         self.first_bias = nn.Parameter(torch.zeros(wide))
         self.second_weight = nn.Parameter(_uniform(second, factors, wide, generator=generator))
         self.second_bias = nn.Parameter(torch.zeros(factors))
-
-    def compiled(
-        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
-    ) -> tuple[Float[Tensor, "b c"], Float[Tensor, ""]]:
-        layers = Layers(self.user_weight, self.item_weight, self.first_bias, *self._layers())
-        return tower_logits(self.users.embedding, self.items.embedding, layers, users, columns)
 
     def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
         return functional.linear(vectors, self.user_weight, self.first_bias)
@@ -206,6 +190,7 @@ class Branches(nn.Module):
     alone, h = [½h_a ‖ ½h_b], is halving both and no longer averaging: scores stay as they are.
     """
 
+    has_free_vectors = False
     share: Tensor
 
     def __init__(self, branches: dict[str, Branch], *, apart: bool = False) -> None:
@@ -285,64 +270,42 @@ class BranchesScorer:
         return self.share * torch.stack(rows).sum(0)
 
 
-class Pretrained(nn.Module):
+class Pretrained(PairModel):
     """For its first steps each branch learns alone, with its own head; then they are joined, once.
 
-    The steps are counted in a buffer: a run that goes on knows where it is.
+    The steps are counted in a buffer, so that a resumed run continues at the right one.
     """
 
+    settings: NeuMF
+    net: Branches
     steps: Tensor
 
-    def __init__(self, model: PairModel, epochs: int) -> None:
-        super().__init__()
-        self.model = model
-        self.alone = epochs * model.n_batches
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     @property
-    def net(self) -> Branches:
-        return cast("Branches", self.model.net)
-
-    @property
-    def process_group(self) -> ProcessGroup:
-        return self.model.process_group
-
-    @process_group.setter
-    def process_group(self, process_group: ProcessGroup) -> None:
-        self.model.process_group = process_group
+    def alone(self) -> int:
+        """Steps in which the branches learn alone."""
+        return self.settings.pretrain_epochs * self.n_batches
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         # Joined, they start with moments of their own: those of a branch alone are of another loss.
         alone = {name: list(branch.parameters()) for name, branch in self.net.named().items()}
-        return {**alone, **self.model.groups}
+        return {**alone, **super().groups}
 
-    @property
-    def n_batches(self) -> int:
-        return self.model.n_batches
-
-    @property
-    def numbers_a_step(self) -> int | None:
-        return self.model.numbers_a_step
-
-    def batches(self, generator: torch.Generator) -> Iterator[Pairs]:
-        return self.model.batches(generator)
-
-    def objectives(self, batch: Pairs, generator: torch.Generator) -> Iterator[Objective]:
+    def objectives(
+        self, batch: PairBatch, generator: torch.Generator, parts: dict[str, Compare] | None = None
+    ) -> Iterator[Objective]:
         if int(self.steps) >= self.alone:
-            yield from self.model.objectives(batch, generator)
+            yield from super().objectives(batch, generator)
             return
-        parts: dict[str, Compare] = {name: partial(self.net.compare, only=name) for name in self.net.named()}
-        yield from self.model.objectives(batch, generator, parts)
+        alone: dict[str, Compare] = {name: partial(self.net.compare, only=name) for name in self.net.named()}
+        yield from super().objectives(batch, generator, alone)
         self.steps += 1
         if int(self.steps) == self.alone:
             self.net.join()
-
-    def diagnose(self, batch: Pairs) -> dict[str, float]:
-        return self.model.diagnose(batch)
-
-    def scorer(self) -> Scorer:
-        return self.model.scorer()
 
 
 BRANCHES: dict[str, type[GMF] | type[MLP]] = {"gmf": GMF, "mlp": MLP}
@@ -350,7 +313,7 @@ BRANCHES: dict[str, type[GMF] | type[MLP]] = {"gmf": GMF, "mlp": MLP}
 
 def build_neumf(settings: NeuMF, train: Interactions, generator: torch.Generator) -> Model:
     names = list(BRANCHES) if settings.branch == "neumf" else [settings.branch]
-    # Whatever learns alone has a head over its own features only.
+    # A branch that learns alone has a head over its own features only.
     heads = len(names) if settings.pretrain_epochs == 0 else 1
     branches: dict[str, Branch] = {
         name: BRANCHES[name](
@@ -367,5 +330,5 @@ def build_neumf(settings: NeuMF, train: Interactions, generator: torch.Generator
     net = Branches(branches, apart=settings.pretrain_epochs > 0)
     products = 6 * settings.embedding_dim**2 if "mlp" in branches else 0  # 2f × 2f and 2f × f
     given = settings, Graph.of(train), train
-    model = over_pairs(net, *given, cross_entropy_loss, generator, products_a_pair=products)
-    return Pretrained(model, settings.pretrain_epochs) if settings.pretrain_epochs else model
+    kind = Pretrained if settings.pretrain_epochs else PairModel
+    return over_pairs(net, *given, cross_entropy_loss, generator, products_a_pair=products, kind=kind)

@@ -8,20 +8,24 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
-from torch.nn import functional
 
-from hdccf import losses
-from hdccf.data.sampling import Pairs, PairSampler
-from hdccf.losses.diagnostics import describe_negatives
-from hdccf.losses.negatives import NegativeSet
-from hdccf.models.base import Objective, weighted_mean
+from hdccf.data.batches import PairBatch
+from hdccf.data.interactions import Interactions
+from hdccf.data.samplers import PairSampler
+from hdccf.data.weights import weights_of
+from hdccf.losses.diagnostics import NegativeShares, describe_negatives
+from hdccf.losses.negatives import without_neighbours
+from hdccf.losses.pairs import LogWeights, PairLoss
+from hdccf.models.base import Model, Objective, Scorer, weighted_mean
+from hdccf.models.fold_in import Frozen, PairRows, solve
 from hdccf.models.negatives import Draws, NegativeSource, Request
-from hdccf.models.scoring import Scorer
-from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
+from hdccf.models.settings import PairSettings
+from hdccf.similarity import Vectors
 
 Squares = Callable[[], Float[Tensor, ""]]
+Shares = Callable[[Float[Tensor, " items"], Bool[Tensor, " items"]], NegativeShares | None]
 
 
 class PairScores(NamedTuple):
@@ -47,6 +51,11 @@ class PairNet(Protocol):
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]: ...
 
+    @property
+    def has_free_vectors(self) -> bool:
+        """Whether a new user or item can be folded in by solving for its vector."""
+        ...
+
     def scorer(self) -> Scorer:
         """All pairs, without gradients, for ranking."""
         ...
@@ -54,21 +63,17 @@ class PairNet(Protocol):
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
 
-LogWeights = Float[Tensor, "b s"] | None
-"""log of how much each negative counts: 0 is once, −inf leaves it out; None counts all once."""
-
 Compare = Callable[[Int64[Tensor, " b"], Int64[Tensor, " b"], Int64[Tensor, "b s"]], PairScores]
 
-PairLoss = Callable[[Float[Tensor, " b"], Float[Tensor, "b s"], LogWeights], Float[Tensor, " b"]]
 
-
-class PairModel(nn.Module):
+class PairModel(Model):
     """A net trained on pairs; the trainer does the rest."""
 
-    process_group: ProcessGroup = SINGLE_PROCESS
+    settings: PairSettings
 
     def __init__(
         self,
+        settings: PairSettings,
         net: PairNet,
         source: NegativeSource,
         loss: PairLoss,
@@ -78,11 +83,13 @@ class PairModel(nn.Module):
         l2: float = 0.0,
         correct_chances: bool = False,
         group: str = "net",
-        numbers_a_step: int | None = None,
+        lookups_per_step: int | None = None,
+        shares: Shares | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(settings)
         self.group = group
-        self.numbers_a_step = numbers_a_step
+        self._lookups_per_step = lookups_per_step
+        self._shares = shares
         self.net = net
         self.source = source
         self.sampler = sampler
@@ -99,11 +106,15 @@ class PairModel(nn.Module):
     def n_batches(self) -> int:
         return len(self.sampler)
 
-    def batches(self, generator: torch.Generator) -> Iterator[Pairs]:
+    @property
+    def lookups_per_step(self) -> int | None:
+        return self._lookups_per_step
+
+    def batches(self, generator: torch.Generator) -> Iterator[PairBatch]:
         yield from self.sampler.epoch(generator)
 
     def objectives(
-        self, batch: Pairs, generator: torch.Generator, parts: dict[str, Compare] | None = None
+        self, batch: PairBatch, generator: torch.Generator, parts: dict[str, Compare] | None = None
     ) -> Iterator[Objective]:
         """The net's; or those of its parts, by the group that each drives, on the same negatives."""
         request = self._request(batch)
@@ -113,8 +124,8 @@ class PairModel(nn.Module):
             yield self._objective(batch, draws, compare, group)
         yield from self.source.objectives(request, generator)
 
-    def _objective(self, batch: Pairs, draws: Draws, compare: Compare, group: str) -> Objective:
-        # Drawn for all pairs of the batch, whoever scores them: of these a process of a group takes its own.
+    def _objective(self, batch: PairBatch, draws: Draws, compare: Compare, group: str) -> Objective:
+        # Drawn for all pairs of the batch; a process of a group takes its own part.
         own = self.process_group.rows(len(batch.users))
         draws = draws.of(own)
         scores = compare(batch.users[own], batch.items[own], draws.items)
@@ -133,7 +144,7 @@ class PairModel(nn.Module):
         log_weights = torch.zeros_like(like) if log_chance is None else -log_chance.to(like.dtype)
         return log_weights if draws.valid is None else log_weights.masked_fill(~draws.valid, -torch.inf)
 
-    def _request(self, batch: Pairs) -> Request:
+    def _request(self, batch: PairBatch) -> Request:
         return Request(batch.users, batch.items, self.negatives, self._score, self.net.scorer)
 
     @torch.no_grad()
@@ -141,7 +152,7 @@ class PairModel(nn.Module):
         return self.net.score_rows(users, items)
 
     @torch.no_grad()
-    def diagnose(self, batch: Pairs) -> dict[str, float]:
+    def diagnose(self, batch: PairBatch) -> dict[str, float]:
         # A generator of its own, as looking must not change what training draws.
         generator = torch.Generator(batch.users.device).manual_seed(0)
         draws = self.source.draw(self._request(batch), generator)
@@ -149,64 +160,29 @@ class PairModel(nn.Module):
         log_weights = self._log_weights(draws, scores)
         if log_weights is None:
             log_weights = torch.zeros_like(scores)
-        none = scores.new_zeros(len(scores), 0)
-        return describe_negatives(NegativeSet(scores, log_weights, None, none, none.bool()), temperature=1.0)
+        return describe_negatives(without_neighbours(scores, log_weights), temperature=1.0)
+
+    def negative_shares(
+        self, scores: Float[Tensor, " items"], observed: Bool[Tensor, " items"]
+    ) -> NegativeShares | None:
+        return None if self._shares is None else self._shares(scores, observed)
 
     def scorer(self) -> Scorer:
         return self.net.scorer()
 
+    @property
+    def has_free_vectors(self) -> bool:
+        return self.net.has_free_vectors
 
-# -- losses of a positive and its negatives ------------------------------------------------------------------
-
-
-def pairwise_loss(
-    positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
-) -> Float[Tensor, " b"]:
-    """BPR, the mean over the negatives: −log σ(s⁺ − s⁻)."""
-    each = losses.bpr_loss(positive.unsqueeze(1), negative)
-    if log_weights is None:
-        return each.mean(1)
-    weights = log_weights.exp()
-    return (each * weights).sum(1) / weights.sum(1).clamp_min(torch.finfo(weights.dtype).tiny)
-
-
-def softmax_loss(temperature: float) -> PairLoss:
-    """−log of the positive's share among itself and its negatives, at a temperature."""
-
-    def loss(
-        positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
-    ) -> Float[Tensor, " b"]:
-        negatives = losses.log_negative_score(negative, log_weights, temperature=temperature)
-        return losses.contrastive_loss(positive, negatives, None, temperature=temperature)
-
-    return loss
-
-
-def cross_entropy_loss(
-    positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
-) -> Float[Tensor, " b"]:
-    """Point-wise: the positive is a one, each negative a zero: −log σ(s⁺) − Σ log σ(−s⁻)."""
-    return functional.softplus(-positive) + _sum_of(functional.softplus(negative), log_weights)
-
-
-def squared_loss(
-    positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
-) -> Float[Tensor, " b"]:
-    """Point-wise: squared distance of the positive from one, and of each negative from zero."""
-    ones = losses.squared_error(positive, torch.ones_like(positive))
-    return ones + _sum_of(losses.squared_error(negative, torch.zeros_like(negative)), log_weights)
-
-
-def sigmoid_of(loss: PairLoss) -> PairLoss:
-    """The same loss of σ(score)."""
-
-    def of_sigmoid(
-        positive: Float[Tensor, " b"], negative: Float[Tensor, "b s"], log_weights: LogWeights
-    ) -> Float[Tensor, " b"]:
-        return loss(positive.sigmoid(), negative.sigmoid(), log_weights)
-
-    return of_sigmoid
-
-
-def _sum_of(each: Float[Tensor, "b s"], log_weights: LogWeights) -> Float[Tensor, " b"]:
-    return (each if log_weights is None else each * log_weights.exp()).sum(1)
+    def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
+        if not self.has_free_vectors:
+            return super().solve_vectors(events, of_users=of_users, known=known)
+        s, graph = self.settings, self.sampler.graph
+        weights = weights_of(s, events) if of_users else torch.ones(len(events))
+        power = {"popularity": s.popularity_power, "in-batch": 1.0}.get(s.sampler, 0.0)
+        log_chances = None
+        if power and not self.correct_chances:
+            degrees = (graph.users_of if of_users else graph.items_of).degrees
+            log_chances = power * degrees.clamp_min(1).float().log()
+        rows = PairRows(self.loss, self.negatives, log_chances, self.l2)
+        return solve(Frozen.of(self._vector_scorer(known), of_users), rows, events, weights)

@@ -1,5 +1,7 @@
 """Two rules that any model must beat: what everybody takes, and chance. Nothing is trained."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
@@ -7,25 +9,27 @@ from torch import Tensor
 
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
-from hdccf.models.base import Untrained
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Model, Scorer
 
 
 class MostPopular(Settings):
     """The items with the most users, for everybody."""
 
+    model: ClassVar[str] = "most-popular"
+
 
 class Random(Settings):
     """A fixed random order of the items for each user."""
 
+    model: ClassVar[str] = "random"
 
-class _Rule(Untrained):
+
+class _Rule(Model):
     """A model that is finished when it is built, and its own scorer."""
 
-    def __init__(self, n_users: int, n_items: int) -> None:
-        super().__init__()
-        self.n_users = n_users
-        self.n_items = n_items
+    def __init__(self, settings: Settings, train: Interactions) -> None:
+        super().__init__(settings)
+        self.n_users, self.n_items = train.n_users, train.n_items
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
         raise NotImplementedError
@@ -46,8 +50,13 @@ class MostPopularModel(_Rule):
     degrees: Tensor
 
     def __init__(self, settings: MostPopular, train: Interactions, generator: torch.Generator) -> None:
-        super().__init__(train.n_users, train.n_items)
+        super().__init__(settings, train)
         self.register_buffer("degrees", torch.from_numpy(train.by_item.degrees.astype(np.float32)))
+
+    def users_from(self, events: Interactions) -> Scorer:
+        other = MostPopularModel(MostPopular(), events, torch.Generator())
+        other.degrees = self.degrees
+        return other
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
         return self.degrees[items]
@@ -59,7 +68,7 @@ class RandomModel(_Rule):
     salt: Tensor
 
     def __init__(self, settings: Random, train: Interactions, generator: torch.Generator) -> None:
-        super().__init__(train.n_users, train.n_items)
+        super().__init__(settings, train)
         self.register_buffer("salt", torch.randint(1 << 62, (), generator=generator))
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:

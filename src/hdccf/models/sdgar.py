@@ -12,18 +12,20 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from hdccf.config import SIZES, Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
+from hdccf.losses.pairs import LogWeights, PairLoss
 from hdccf.models.biased_factors import biased_factors
-from hdccf.models.generator_settings import SDGARGeneratorSettings
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import LogWeights, PairLoss, PairModel
+from hdccf.models.pairs import PairModel
+from hdccf.models.settings import PairSettings, SDGARGeneratorSettings
 from hdccf.models.sources import over_pairs
-from hdccf.search import SIZES, Choice, Real, Space, recency
 
 
 class SDGAR(PairSettings, SDGARGeneratorSettings):
     """SD-GAR, whose negatives are drawn by a mixture that is solved every few epochs."""
+
+    model: ClassVar[str] = "sd-gar"
 
     epochs: int = Field(default=75, ge=1)
     """Passes over the training data at most; early stopping usually ends before."""

@@ -15,8 +15,8 @@ from torch.nn import functional
 from hdccf.data.graph import Graph
 from hdccf.models.base import Objective
 from hdccf.models.categorical import AliasTables, alias_tables, cumulated, pick
-from hdccf.models.generator_settings import SDGARGeneratorSettings
 from hdccf.models.negatives import Draws, Request, draw_unobserved, redrawn
+from hdccf.models.settings import SDGARGeneratorSettings
 
 # Q of an item of which all components are sure that it is not drawn; 1/Q² stays a number.
 _LEAST_CHANCE = 1e-12

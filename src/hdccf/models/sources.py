@@ -9,9 +9,9 @@ import torch
 
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import PairSampler
+from hdccf.data.samplers import PairSampler
 from hdccf.data.weights import weights_of
-from hdccf.models.generator_settings import IRGANGeneratorSettings, SDGARGeneratorSettings
+from hdccf.losses.pairs import PairLoss
 from hdccf.models.irgan_generator import IRGANGenerator, irgan_generator
 from hdccf.models.negatives import (
     DynamicNegatives,
@@ -20,9 +20,9 @@ from hdccf.models.negatives import (
     PopularityNegatives,
     UniformNegatives,
 )
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairLoss, PairModel, PairNet
+from hdccf.models.pairs import PairModel, PairNet, Shares
 from hdccf.models.sdgar_generator import SDGARGenerator
+from hdccf.models.settings import IRGANGeneratorSettings, PairSettings, SDGARGeneratorSettings
 
 BuildSource = Callable[[PairSettings, Graph, torch.Generator], NegativeSource]
 
@@ -60,6 +60,8 @@ def over_pairs(
     group: str = "net",
     batch_only: bool = True,
     products_a_pair: int = 0,
+    shares: Shares | None = None,
+    kind: type[PairModel] = PairModel,
 ) -> PairModel:
     """The net as a model, with the negatives and the weights of positives that the settings name.
 
@@ -74,7 +76,8 @@ def over_pairs(
         by_user=by_user or source.by_user,
         least=source.least_batch,
     )
-    return PairModel(
+    return kind(
+        settings,
         net,
         source,
         loss,
@@ -83,11 +86,12 @@ def over_pairs(
         l2=settings.l2,
         correct_chances=correct_chances,
         group=group,
-        numbers_a_step=_numbers_a_step(settings, products_a_pair) if batch_only else None,
+        lookups_per_step=_lookups_per_step(settings, products_a_pair) if batch_only else None,
+        shares=shares,
     )
 
 
-def _numbers_a_step(settings: PairSettings, products_a_pair: int) -> int | None:
+def _lookups_per_step(settings: PairSettings, products_a_pair: int) -> int | None:
     if settings.sampler in ("irgan", "sd-gar"):  # they look at every item of a user
         return None
     # Looking a number up, and moving it, takes about as long as sixteen products and their gradients.

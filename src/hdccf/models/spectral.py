@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hdccf.data.graph import Graph, Neighbours
-from hdccf.models.tables import Table
+from hdccf.models.layers import Table
 from hdccf.similarity import unit
 
 _DEGREE_POWER = -0.25

@@ -8,22 +8,24 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hdccf.config import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.data.graph import Along, Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
-from hdccf.models.base import Model, VectorScorer
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairScores, squared_loss, squares_of
+from hdccf.losses.pairs import squared_loss
+from hdccf.models.base import Model, Scorer, VectorScorer
+from hdccf.models.layers import Table
+from hdccf.models.pairs import PairScores, squares_of
 from hdccf.models.row_dots import row_dots
-from hdccf.models.scoring import Scorer
+from hdccf.models.settings import PairSettings
 from hdccf.models.sources import over_pairs
-from hdccf.models.tables import Table
-from hdccf.search import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.similarity import Dot, Vectors
 
 
 class SVDpp(PairSettings):
     """SVD++ (Koren, 2008), with drawn zeros."""
+
+    model: ClassVar[str] = "svdpp"
 
     negatives: int = Field(default=4, ge=1)
     """Zeros drawn against each one: with ones only, every score becomes one."""
@@ -113,6 +115,8 @@ class SVDppNet(nn.Module):
     An item that is being learnt as a positive is left out of the history that is to predict it: with it
     there, y_i·q_i would tell which are the ones, and of an unseen item nothing.
     """
+
+    has_free_vectors = False
 
     def __init__(
         self,

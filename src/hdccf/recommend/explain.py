@@ -15,17 +15,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hdccf.data.cuts import cut_histories
-from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.models.base import Model, VectorScorer
-from hdccf.models.ease import EASEModel
-from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.histories import weighted_histories
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Model, Scorer, VectorScorer
 from hdccf.recommend.ids import Codes
 from hdccf.recommend.similar import co_occurrence
-from hdccf.similarity import Euclidean, Modulated, Popular, Similarity, Vectors, unit
+from hdccf.similarity import Similarity, Vectors
 
 CANDIDATES_COMPARED = 10_000
 """Up to this many candidates all are compared for the agreement, beyond it a draw."""
@@ -63,12 +57,15 @@ def surrogate_for(
     model: Model, scorer: Scorer, events: Interactions, row: int, data: Interactions
 ) -> Surrogate:
     """The best there is for the user of `row` in `events` and in `scorer`; `data` is what is known of all."""
-    if isinstance(model, EASEModel):
-        return LinearWeights(model, events, row)
+    if model.item_weights is not None:
+        return LinearWeights(model.item_weights, *model.history_weights(events, row))
     if isinstance(scorer, VectorScorer):
-        if isinstance(model, HDCCFModel) and model.uses_history and model.attention is None:
-            return SumOfVectors.of_history(model, scorer, events, row)
-        return SumOfVectors.nearest(scorer, events, row)
+        parts = model.history_parts(events, row)
+        return (
+            SumOfVectors.nearest(scorer, events, row)
+            if parts is None
+            else SumOfVectors.of(scorer, row, parts)
+        )
     return SharedUsers(events, row, data)
 
 
@@ -132,32 +129,11 @@ class SumOfVectors:
     stated: str
 
     @classmethod
-    @torch.no_grad()
-    def of_history(
-        cls, model: HDCCFModel, scorer: VectorScorer, events: Interactions, row: int
-    ) -> "SumOfVectors":
-        s = model.settings
-        items_of = Neighbours.of(events.by_user, events.n_items)
-        history = cut_histories(
-            items_of,
-            torch.tensor([row]),
-            items_of.degrees[[row]],
-            s.history_half_life,
-            s.history_length,
-            s.history_floor,
-        )
-        table = model.items if model.past is None else model.past
-        weighted = unit(table.of(history.items).embedding) * history.weights.unsqueeze(1)
-        length = torch.linalg.vector_norm(weighted.sum(0)).clamp_min(1e-12)
-        linear = "" if not isinstance(scorer.similarity, Euclidean) else ", with the product for the distance"
-        return cls(
-            scorer.similarity,
-            _row(scorer.users, row),
-            scorer.items,
-            history.items,
-            weighted / length,
-            f"each item's part of the user's own vector, recent ones louder{linear}",
-        )
+    def of(cls, scorer: VectorScorer, row: int, parts: tuple[Tensor, Tensor]) -> "SumOfVectors":
+        """A user vector that is the sum of its history's parts."""
+        stated = "each item's part of the user's own vector, recent ones louder"
+        user, similarity = _row(scorer.users, row), scorer.similarity
+        return cls(similarity, user, scorer.items, *parts, stated + similarity.linearised)
 
     @classmethod
     @torch.no_grad()
@@ -174,42 +150,30 @@ class SumOfVectors:
             weights, _ = nnls(theirs.T.double().numpy(), target.double().numpy())
         pieces = theirs * torch.from_numpy(weights).to(theirs.dtype).unsqueeze(1)
         stated = "the user's vector as the nearest non-negative sum of the vectors of their items"
-        if isinstance(scorer.similarity, Popular):
-            stated += ", without what all like"
-        return cls(scorer.similarity, user, scorer.items, own, pieces, stated)
+        return cls(scorer.similarity, user, scorer.items, own, pieces, stated + scorer.similarity.linearised)
 
     @torch.no_grad()
     def parts(self, items: Int64[Tensor, " c"]) -> Float[Tensor, "n c"]:
         chosen = Vectors(self.items.embedding[items], self.items.factors[items])
         right = self.similarity.scaled(chosen.embedding)
-        if isinstance(self.similarity, Modulated):
-            right = right * self.similarity.modulation(self.user, chosen).square()
+        modulation = self.similarity.modulation(self.user, chosen)
+        if modulation is not None:
+            right = right * modulation.square()
         return self.pieces @ right.T
 
 
 @dataclass(frozen=True)
 class LinearWeights:
-    """EASE: a score is the sum of the weights of what the user had."""
+    """EASE: a score is the sum of the weights of the items in the history."""
 
-    model: EASEModel
-    events: Interactions
-    row: int
+    weights: Float[Tensor, "items items"]
+    own: Int64[Tensor, " n"]
+    counts: Float[Tensor, " n"]
+    """How much each item of the history counts."""
     stated: str = "EASE itself: each item's weight for the other"
 
-    @cached_property
-    def _history(self) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"]]:
-        start, end = self.events.by_user.starts[self.row : self.row + 2]
-        weights = weighted_histories(self.events, self.model.settings).data[start:end]
-        items = self.events.items[start:end].astype(np.int64)
-        return torch.from_numpy(items), torch.from_numpy(weights.copy())
-
-    @property
-    def own(self) -> Int64[Tensor, " n"]:
-        return self._history[0]
-
     def parts(self, items: Int64[Tensor, " c"]) -> Float[Tensor, "n c"]:
-        own, weights = self._history
-        return weights.unsqueeze(1) * self.model.weights[own[:, None], items]
+        return self.counts.unsqueeze(1) * self.weights[self.own[:, None], items]
 
 
 @dataclass(frozen=True)

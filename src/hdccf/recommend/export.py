@@ -12,10 +12,7 @@ from torch import Tensor
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.files import atomic_directory, atomic_file, write_json
-from hdccf.models.base import Model, VectorScorer
-from hdccf.models.ease import EASEModel
-from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Model, Scorer, VectorScorer
 from hdccf.similarity import SIMILARITIES
 
 FORMATS = ("parquet", "numpy")
@@ -35,12 +32,7 @@ def export_vectors(
     """Vectors and vocabularies into a folder, all or nothing, with a meta.json that says what they are."""
     if file_format not in FORMATS:
         raise ConfigError(f"format={file_format!r} is unknown; choose one of {list(FORMATS)}")
-    tables = _tables(model, scorer)
-    if tables is None:
-        raise ConfigError(
-            f"{about['model']} has neither vectors nor weights to export; "
-            "its vocabularies are in the run's split/train"
-        )
+    tables = model.export_tables(scorer)
     with atomic_directory(path, overwrite=overwrite) as folder:
         for kind, ids in (("users", train.user_ids), ("items", train.item_ids)):
             columns = {"id": ids}
@@ -87,25 +79,6 @@ def write_frames(
             if failed:
                 raise failed[0] from None
             raise
-
-
-def _tables(model: Model, scorer: Scorer) -> dict[str, dict[str, Tensor]] | None:
-    if isinstance(model, EASEModel):
-        return {"items": {"weights": model.weights}}
-    if not isinstance(scorer, VectorScorer):
-        return None
-    found: dict[str, dict[str, Tensor]] = {}
-    sides: tuple[tuple[str, Any], ...] = (
-        ("users", scorer.users),
-        ("items", scorer.items),
-    )
-    for kind, vectors in sides:
-        found[kind] = {"vector": vectors.embedding}
-        if vectors.factors is not vectors.embedding:
-            found[kind]["factors"] = vectors.factors
-    if isinstance(model, HDCCFModel) and model.past is not None:
-        found["items"]["history_vector"] = model.past.all().embedding
-    return {kind: {name: x.detach() for name, x in some.items()} for kind, some in found.items()}
 
 
 def _write_parquet(

@@ -7,7 +7,6 @@ measured on others.
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from hdccf.evaluation.selection import best_places
 from hdccf.models.base import VectorScorer
 from hdccf.recommend.codes import Codes, Points
 from hdccf.recommend.topk import SCORES_AT_ONCE, Best, Wanted, exact_best, had_by
-from hdccf.similarity import Euclidean, Popular, Similarity
 
 _K = 10
 """The length of the lists from which it learns how many proposals they take."""
@@ -45,7 +43,7 @@ class Index:
         best = _exactly(scorer, learning)
         self.n_items = len(points)
         self._items = _long_enough(points, best)
-        distances = isinstance(scorer.similarity, Euclidean)
+        distances = scorer.similarity.is_distance
         if not distances:
             self._items = _liked_first(self._items, points, _points_of(scorer, learning))
         self._codes = Codes(points[self._items], distances=distances)
@@ -173,26 +171,14 @@ def _points_of(scorer: VectorScorer, users: Int64[Tensor, " b"]) -> Points:
     # For one user torch's calls would take a tenth of the scan.
     vector = scorer.user_vector(int(users)) if len(users) == 1 else None
     if vector is None:
-        points = _points(scorer.similarity, scorer.users.embedding[users])
-        # An item's popularity is added as it is.
-        return _beside(points, np.ones(len(points))) if isinstance(scorer.similarity, Popular) else points
+        return _points(scorer.similarity.user_points(scorer.users.embedding[users].detach()))
     return np.ascontiguousarray(vector[None], dtype=np.float32)
 
 
 def _item_points(scorer: VectorScorer) -> Points:
-    points = _points(scorer.similarity, scorer.items.embedding)
-    if not isinstance(scorer.similarity, Popular):
-        return points
-    return _beside(points, Popular.SHARE * scorer.items.embedding[:, -1].detach().numpy())
+    return _points(scorer.similarity.item_points(scorer.items.embedding.detach()))
 
 
-def _beside(points: Points, number: NDArray[np.floating[Any]]) -> Points:
-    """One number more for each point."""
-    return np.column_stack((points, number)).astype(np.float32)
-
-
-def _points(similarity: Similarity, vectors: Tensor) -> Points:
-    """Points of users and of items that the index's measure orders as f does (without its modulation)."""
-    scaled = similarity.scaled(vectors.detach()).numpy()
-    points: Points = np.ascontiguousarray(scaled, dtype=np.float32)
+def _points(vectors: Tensor) -> Points:
+    points: Points = np.ascontiguousarray(vectors.numpy(), dtype=np.float32)
     return points

@@ -18,19 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from torch import Tensor
 
-from hdccf import losses
-from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError
-from hdccf.models.base import Model
-from hdccf.models.factorization import BPR, SSM
-from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.scoring import Scorer
+from hdccf.losses.diagnostics import NegativeShares
+from hdccf.models.base import Model, Scorer
 
 Values = NDArray[np.float64]
 
@@ -57,7 +51,7 @@ class Units(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Lens:
-    """p⁺ and p of one model on one split, and what they say of ω. Made by `look`."""
+    """p⁺ and p of one model on one split, and what they say of ω. Made by `estimate`."""
 
     positive: Values
     """Held-out pairs, in their users' units, ascending."""
@@ -66,18 +60,18 @@ class Lens:
     grid: Values
     ratio: Values
     """p⁺ / p on the grid; beyond its ends it stays as it is there."""
-    least: float
+    omega_min: float
     """ω is no smaller: so many of the unobserved are held out, and so liked."""
 
     @property
-    def most(self) -> float:
+    def omega_max(self) -> float:
         """ω is no larger: the ω with which the hardest are liked for certain."""
-        return max(self.least, min(1.0, 1.0 / float(self.ratio.max())))
+        return max(self.omega_min, min(1.0, 1.0 / float(self.ratio.max())))
 
     @property
-    def between(self) -> float:
+    def omega_mid(self) -> float:
         """The geometric mean of both bounds: where nothing else is known of ω."""
-        return math.sqrt(self.least * self.most)
+        return math.sqrt(self.omega_min * self.omega_max)
 
     def probability(self, units: Values, omega: float) -> Values:
         """ω·p⁺(z) / p(z), at most 1."""
@@ -102,7 +96,7 @@ def units_of(unobserved: Values) -> Units:
     return Units(float(unobserved.mean()), float(unobserved.std()) or 1.0)
 
 
-def look(scorer: Scorer, split: Split, *, seed: int = 0) -> Lens:
+def estimate(scorer: Scorer, split: Split, *, seed: int = 0) -> Lens:
     """Compares the scores of held-out pairs with those of everything that is not in training.
 
     `scorer` must know the training part only. Of large data some users are looked at, drawn by the seed.
@@ -117,18 +111,18 @@ def look(scorer: Scorer, split: Split, *, seed: int = 0) -> Lens:
             f"the run holds out {len(positive)} pairs, too few to tell how the scores of liked items lie; "
             f"the lens needs {FEWEST_POSITIVES}"
         )
-    least = len(positive) / n_unobserved
-    return compared(_some(positive, generator), _some(unobserved, generator), least)
+    omega_min = len(positive) / n_unobserved
+    return compared(_some(positive, generator), _some(unobserved, generator), omega_min)
 
 
-def compared(positive: Values, unobserved: Values, least: float) -> Lens:
+def compared(positive: Values, unobserved: Values, omega_min: float) -> Lens:
     """The ratio of both densities, with one bandwidth for both: what it blurs at the ends cancels."""
     width = bandwidth_of(positive)
     low, high = np.quantile(unobserved, [TAIL, 1 - TAIL])
     grid = np.linspace(float(low), float(high), GRID)
     below = density(unobserved, grid, width)
     ratio = density(positive, grid, width) / np.maximum(below, np.finfo(np.float64).tiny)
-    return Lens(np.sort(positive), np.sort(unobserved), width, grid, ratio, least)
+    return Lens(np.sort(positive), np.sort(unobserved), width, grid, ratio, omega_min)
 
 
 def _in_units(
@@ -157,74 +151,6 @@ def _some(values: Values, generator: np.random.Generator) -> Values:
     return values if len(values) <= POINTS else generator.choice(values, POINTS, replace=False)
 
 
-# -- where the loss put its weight ---------------------------------------------------------------------------
-
-
-class Shares(NamedTuple):
-    """What part of a user's gradient goes to each unobserved item; the parts sum to 1."""
-
-    shares: Float[Tensor, " items"]
-    """0 for what is observed."""
-    effective: float
-    """How many equally hard negatives would share the gradient as unevenly."""
-    stated: str
-    """How they were computed, in words."""
-
-
-@torch.no_grad()
-def loss_shares(
-    model: Model,
-    settings: Settings,
-    scores: Float[Tensor, " items"],
-    observed: Bool[Tensor, " items"],
-) -> Shares | None:
-    """The shares with the weights as they are now; None for losses that weigh their negatives otherwise.
-
-    Contrastive losses and sampled softmax give a negative ∝ weight·e^{f/τ} (Eq. 4); BPR gives it ∝
-    σ(f⁻ − f⁺), averaged over the user's positives.
-    """
-    if bool(observed.all()):
-        return None
-    if isinstance(model, HDCCFModel) and model.settings.loss == "contrastive":
-        tau, beta = model.settings.temperature, model.settings.frequency_correction
-        log_weights = model.log_weights("items", drawn_by_frequency=False)
-        popular = "" if beta == 1 else f" and frequency^{1 - beta:.3g}"
-        stated = f"the contrastive loss: softmax of f/τ, τ = {tau:g}{popular}"
-        return _softmax(scores, log_weights, observed, tau, stated)
-    if isinstance(settings, SSM) and settings.sampler == "uniform":
-        stated = f"sampled softmax: softmax of f/τ, τ = {settings.temperature:g}"
-        return _softmax(scores, torch.zeros_like(scores), observed, settings.temperature, stated)
-    if isinstance(settings, BPR) and settings.sampler in {"uniform", "block"}:
-        return _pairwise(scores, observed)
-    return None
-
-
-def _softmax(
-    scores: Float[Tensor, " items"],
-    log_weights: Float[Tensor, " items"],
-    observed: Bool[Tensor, " items"],
-    temperature: float,
-    stated: str,
-) -> Shares:
-    kept = log_weights.masked_fill(observed, -torch.inf)
-    shares = torch.softmax(scores / temperature + kept, 0)
-    effective = losses.effective_sample_size(scores[None], kept[None], temperature=temperature)
-    return Shares(shares, float(effective), stated)
-
-
-def _pairwise(scores: Float[Tensor, " items"], observed: Bool[Tensor, " items"]) -> Shares | None:
-    if not bool(observed.any()):
-        return None
-    each = torch.zeros_like(scores)
-    for positive in scores[observed]:
-        each += torch.sigmoid(scores - positive)
-    shares = each.masked_fill(observed, 0.0)
-    shares = shares / shares.sum()
-    return Shares(
-        shares, float(1 / shares.square().sum()), "BPR: σ(f⁻ − f⁺), averaged over the user's positives"
-    )
-
-
 # -- one user ------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +165,7 @@ class UserNegatives:
     shares: Values | None
     held_out: NDArray[np.bool_]
     """Those that are in the held-out parts: false negatives for certain."""
-    all_shares: Shares | None
+    all_shares: NegativeShares | None
     expected: float
     """How many of the user's unobserved items are liked, by the lens."""
     grid: Values
@@ -251,7 +177,6 @@ class UserNegatives:
 def negatives_of(
     lens: Lens,
     model: Model,
-    settings: Settings,
     scorer: Scorer,
     split: Split,
     user: int,
@@ -265,12 +190,13 @@ def negatives_of(
     had = torch.from_numpy(split.train.by_user.of(user).astype(np.int64))
     observed[had] = True
     if bool(observed.all()):
-        raise DataError("the user has had everything, so that there are no negatives")
+        raise DataError("every item is in the user's history, so that there are no negatives")
     values, left = scores.double().numpy(), ~observed.numpy()
     units = units_of(values[left])
     probabilities = lens.probability(units.of(values), omega)
     hardest = np.argsort(np.where(left, -values, np.inf), kind="stable")[: min(k, int(left.sum()))]
-    shares = loss_shares(model, settings, scores, observed)
+    with torch.no_grad():
+        shares = model.negative_shares(scores, observed)
     later = np.isin(hardest, _later(split.validation, split.test, user))
     grid = np.linspace(float(values.min()), float(values.max()), GRID)
     curves = {"unobserved": _curve(values[left], grid)}

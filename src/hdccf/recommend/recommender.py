@@ -22,16 +22,15 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
-from hdccf.models.base import Model, VectorScorer
-from hdccf.models.scoring import Scorer
-from hdccf.recommend import export, fold_in
+from hdccf.models.base import Kind, Model, Scorer, VectorScorer
+from hdccf.recommend import export
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
 from hdccf.recommend.frames import listed, titled
 from hdccf.recommend.histories import Lists, all_events, histories_of
 from hdccf.recommend.ids import Ids, Vocabulary
 from hdccf.recommend.index import Index
 from hdccf.recommend.run_folder import RunFolder
-from hdccf.recommend.similar import Kind, Relation, best_related, relation
+from hdccf.recommend.similar import Relation, best_related, relation
 from hdccf.recommend.topk import Best, Wanted, exact_best
 
 HISTORIES = ("all", "train")
@@ -113,7 +112,7 @@ class Recommender:
 
     @cached_property
     def _by_all_events(self) -> Scorer:
-        return fold_in.known_users(self.model, self.settings, self.split.train, self.events)
+        return self.model.known_users(self.split.train, self.events)
 
     def scorer(self, history: str = "all") -> Scorer:
         """What scores the known users, by contiguous ids."""
@@ -126,11 +125,12 @@ class Recommender:
         """The approximate index, built at its first use; None where the catalogue is not above the limit."""
         if self.index_above is None or self.n_items <= self.index_above:
             return None
-        if not isinstance(self._by_all_events, VectorScorer):
+        scorer = self._by_all_events
+        if not isinstance(scorer, VectorScorer):
             raise ConfigError(
                 f"{self.name} has no item vectors to index; leave out index_above={self.index_above}"
             )
-        index = Index(self._by_all_events)
+        index = Index(scorer)
         note(repr(index))
         return index
 
@@ -172,7 +172,7 @@ class Recommender:
         events = histories_of(lists, self.items, "users")
         seen = None if include_seen else Neighbours.of(events.by_user, self.n_items)
         wanted = self._wanted(k, seen, allow, deny)
-        scorer = fold_in.new_users(self.model, self.settings, events)
+        scorer = self.model.users_from(events)
         found = self._best(scorer, torch.arange(len(lists)), wanted)
         return listed({"list": events.user_ids}, {"item": events.item_ids}, found, self.split.train.titles)
 
@@ -182,7 +182,7 @@ class Recommender:
         Rows are list (its number, from 0), rank, user, score.
         """
         takers = histories_of(lists, self.users, "items")
-        scorer = fold_in.new_items(self.model, self.settings, takers, self.scorer())
+        scorer = self.model.items_from(takers, self.scorer())
         seen = None if include_seen else Neighbours.of(takers.by_user, self.n_users)
         found = exact_best(scorer, torch.arange(len(lists)), self._wanted(k, seen, None, None))
         return listed({"list": takers.user_ids}, {"user": takers.item_ids}, found)
@@ -267,7 +267,7 @@ class Recommender:
     ) -> Explanation:
         """The same for a new user, who is known by a list of items."""
         events = histories_of([had], self.items, "users")
-        scorer = fold_in.new_users(self.model, self.settings, events)
+        scorer = self.model.users_from(events)
         if items is None:
             items = self.recommend_for_items([had], k=k)["item"]
         return self._explained(scorer, events, 0, items, top)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,14 +12,9 @@ from torch import Tensor
 
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
-from hdccf.models.base import Model, VectorScorer
-from hdccf.models.ease import EASEModel
-from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Kind, Model, Scorer, VectorScorer
 from hdccf.recommend.topk import SCORES_AT_ONCE, Best
 from hdccf.similarity import Cosine, Similarity, Vectors
-
-Kind = Literal["items", "users"]
 
 
 @runtime_checkable
@@ -43,15 +38,14 @@ def relation(model: Model, scorer: Scorer, events: Interactions, kind: Kind) -> 
     """
     if isinstance(scorer, VectorScorer):
         vectors = scorer.items if kind == "items" else scorer.users
-        if isinstance(model, HDCCFModel):
-            own = model.item_item if kind == "items" else model.user_user
-            if own is not None:
-                what = "f(i, i′)" if kind == "items" else "f(u, u′)"
-                return ByVectors(own, vectors, f"the model's own {what}")
+        own = model.relation(kind)
+        if own is not None:
+            what = "f(i, i′)" if kind == "items" else "f(u, u′)"
+            return ByVectors(own, vectors, f"the model's own {what}")
         directions = scorer.similarity.scaled(vectors.embedding.detach())
         return ByVectors(Cosine(), Vectors(directions, directions), f"cosine of the {kind[:-1]} vectors")
-    if isinstance(model, EASEModel) and kind == "items":
-        return ByWeights(model.weights)
+    if model.item_weights is not None and kind == "items":
+        return ByWeights(model.item_weights)
     return co_occurrence(events, kind)
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from hdccf.data.graph import Neighbours
 from hdccf.evaluation.selection import best_places
-from hdccf.models.base import VectorScorer
-from hdccf.models.scoring import Scorer
+from hdccf.models.base import Scorer, VectorScorer
 
 SCORES_AT_ONCE = 1 << 22
 """Scores held at once: 16 MB."""

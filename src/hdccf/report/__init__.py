@@ -9,7 +9,7 @@ from hdccf.errors import ConfigError, DataError
 from hdccf.evaluation.kept import evaluate_run
 from hdccf.evaluation.report import Evaluation
 from hdccf.files import atomic_file
-from hdccf.recommend.lens import GRID, density, look
+from hdccf.recommend.lens import GRID, density, estimate
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.run_summary import data_facts, facts_of, settings_table
@@ -128,7 +128,7 @@ def _negatives(known: Recommender) -> str:
     """The negatives lens over all users; `hdccf serve` shows it for each."""
     title = "Which negatives may be false"
     try:
-        lens = look(known, known.split)
+        lens = estimate(known, known.split)
     except DataError as cause:
         return section(title, paragraph(f"Not known: {cause}."))
     both = np.concatenate([lens.positive, lens.unobserved])
@@ -144,14 +144,14 @@ def _negatives(known: Recommender) -> str:
         from_zero=True,
     )
     odds = line_chart(
-        f"Probability of being false, with ω = {lens.between:.4f}",
-        {"ω·p⁺/p": (lens.grid.tolist(), lens.probability(lens.grid, lens.between).tolist())},
+        f"Probability of being false, with ω = {lens.omega_mid:.4f}",
+        {"ω·p⁺/p": (lens.grid.tolist(), lens.probability(lens.grid, lens.omega_mid).tolist())},
         from_zero=True,
     )
     said = (
-        f"Of what a user does not have in training, at least {lens.least:.2%} (held out) and at most "
-        f"{lens.most:.2%} (else the hardest were more than certain) are liked; the second chart takes the "
-        "geometric mean of both for ω."
+        f"Of what a user does not have in training, at least {lens.omega_min:.2%} (held out) and at most "
+        f"{lens.omega_max:.2%} (else the hardest were more than certain) are liked; the second chart takes "
+        "the geometric mean of both for ω."
     )
     return section(title, side_by_side([chart, odds]), paragraph(said))
 

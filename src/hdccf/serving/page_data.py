@@ -12,7 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Query
 
 from hdccf.errors import DataError
-from hdccf.recommend.lens import Lens, UserNegatives, look, negatives_of
+from hdccf.recommend.lens import Lens, UserNegatives, estimate, negatives_of
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.run_summary import data_facts, facts_of, runs_beside, settings_table
@@ -69,7 +69,7 @@ def lens_of(known: Recommender) -> Lens:
     with _making:
         found = _lenses.get(known)
         if found is None:
-            found = _lenses[known] = look(known, known.split)
+            found = _lenses[known] = estimate(known, known.split)
         return found
 
 
@@ -102,11 +102,11 @@ def _lens(served: Served, user: str, k: int, omega: float | None) -> dict[str, A
     row = _row(known, user)
     made = lens_of(known)
     chosen, source = _omega(known, made, omega)
-    found = negatives_of(made, known.model, known.settings, known, known.split, row, k=k, omega=chosen)
+    found = negatives_of(made, known.model, known, known.split, row, k=k, omega=chosen)
     shares = found.all_shares
     return {
         "user": user,
-        "omega": {"value": chosen, "source": source, "least": made.least, "most": made.most},
+        "omega": {"value": chosen, "source": source, "least": made.omega_min, "most": made.omega_max},
         "expected": round(found.expected, 2),
         "unobserved": known.n_items - len(known.split.train.by_user.of(row)),
         "weights": None if shares is None else {"stated": shares.stated, "effective": shares.effective},
@@ -122,7 +122,7 @@ def _omega(known: Recommender, made: Lens, asked: float | None) -> tuple[float, 
         return asked, "chosen"
     if known.settings.false_negative_rate:
         return known.settings.false_negative_rate, "run"
-    return made.between, "bounds"
+    return made.omega_mid, "bounds"
 
 
 def _rows(known: Recommender, found: UserNegatives) -> list[dict[str, Any]]:

@@ -6,14 +6,14 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from hdccf.config import Settings
+from hdccf.config import Options
 from hdccf.errors import ConfigError
 
 KEY_HEADER = "X-API-Key"
 _SHORTEST_KEY = 16
 
 
-class ServeSettings(Settings):
+class ServeSettings(Options):
     """How to serve."""
 
     host: str = "127.0.0.1"

@@ -6,25 +6,23 @@ from typing import Any
 import numpy as np
 import torch
 
+from hdccf.data.batches import Block, InBatch, SampledBatch
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import Block, Drawn, InBatch
 from hdccf.data.synthetic import World
 from hdccf.losses.diagnostics import false_negative_rates
-from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.hdccf.scores import item_negatives
 
 
 def false_negative_rate(world: World, train: Interactions) -> Callable[[Any, Any], dict[str, float]]:
     """A diagnosis for `fit` on data from `world`, which may have lost users and items in preparation."""
     world_users, world_items = world.codes_of(train)
 
-    def diagnose(model: Any, batch: InBatch | Drawn | Block) -> dict[str, float]:
-        if not isinstance(model, HDCCFModel):
-            return {}
+    def diagnose(model: Any, batch: InBatch | SampledBatch | Block) -> dict[str, float]:
         with torch.no_grad():
-            against = item_negatives(model, batch)
+            negatives = model.item_negatives(batch)
+        if negatives is None:
+            return {}
         users = world_users[batch.users.numpy()]
-        if isinstance(batch, Drawn):
+        if isinstance(batch, SampledBatch):
             items = world_items[batch.negative_items.numpy()]
             rows = np.broadcast_to(users[:, None], items.shape)
             liked = world.liked_pairs(rows.ravel(), items.ravel()).reshape(items.shape)
@@ -32,6 +30,6 @@ def false_negative_rate(world: World, train: Interactions) -> Callable[[Any, Any
             columns = batch.item_negatives.columns if isinstance(batch, InBatch) else batch.columns
             items = world_items if columns is None else world_items[columns.numpy()]
             liked = world.liked(users, items)
-        return false_negative_rates(against, torch.from_numpy(liked), model.settings.temperature)
+        return false_negative_rates(negatives, torch.from_numpy(liked), model.settings.temperature)
 
     return diagnose

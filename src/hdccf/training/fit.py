@@ -17,7 +17,7 @@ from hdccf.evaluation.metrics import check_names
 from hdccf.evaluation.ranking import Ranker, check_protocols
 from hdccf.files import write_json
 from hdccf.models import entry_named, name_of
-from hdccf.models.base import Model, Solved
+from hdccf.models.base import Model
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import FitOptions, RunFolder
 from hdccf.rng import generator_for
@@ -106,8 +106,7 @@ class _Training:
             torch.set_num_threads(options.threads)
         build = entry_named(name_of(settings)).build
         self.model = build(settings, split.train, generator_for(seed, "initial values"))
-        if isinstance(self.model, torch.nn.Module):
-            self.model.to(self.device)
+        self.model.to(self.device)
         self.state, self.warm = TrainingState(), False
         self.best: dict[str, Tensor] = {}
 
@@ -115,8 +114,8 @@ class _Training:
         self.run_folder = folder
         if self.model.groups:
             self._train()
-        elif isinstance(self.model, Solved) and not (folder is not None and folder.best.exists()):
-            self._solve(self.model)
+        elif folder is None or not folder.best.exists():
+            self._solve()
         self._keep_best()
         # One that was solved before has its own result already, with the seconds that it took.
         if folder is not None and (self.model.groups or not folder.result.exists()):
@@ -144,9 +143,9 @@ class _Training:
             )
         return found
 
-    def _solve(self, model: Solved) -> None:
+    def _solve(self) -> None:
         started = time.monotonic()
-        model.solve(generator_for(self.seed, "solution"), self.progress)
+        self.model.solve(generator_for(self.seed, "solution"), self.progress)
         self.state.seconds = time.monotonic() - started
 
     def _train(self) -> None:

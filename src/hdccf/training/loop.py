@@ -18,7 +18,7 @@ from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.errors import ConfigError, RunError, TrainingError
-from hdccf.models.base import Model, SmallSteps
+from hdccf.models.base import Model
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
@@ -125,11 +125,11 @@ class Loop:
     def _threads_of_a_step(self) -> int:
         """One where waiting for each other would take longer than the work that is shared."""
         threads, model = torch.get_num_threads(), self.model
-        if not isinstance(model, SmallSteps) or model.numbers_a_step is None:
+        if model.lookups_per_step is None:
             return threads
         moved = [parameter.numel() for group in model.groups.values() for parameter in group]
         parameters = 0 if self.settings.sparse_updates else sum(moved)
-        return threads if parameters + model.numbers_a_step >= _WORTH_SHARING else 1
+        return threads if parameters + model.lookups_per_step >= _WORTH_SHARING else 1
 
     def _step(self, batch: Any, number: int) -> bool:
         """One batch; says whether it is time for a checkpoint, of which the first process decides."""

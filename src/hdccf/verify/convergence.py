@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hdccf.console import track
-from hdccf.data.sampling import Drawn, InBatch
+from hdccf.data.batches import InBatch, SampledBatch
 from hdccf.data.synthetic import World
 from hdccf.rng import generator_for
 from hdccf.verify.report import Curve, Finding
@@ -126,7 +126,7 @@ def _gap(known: Known, generator: torch.Generator, targets: int) -> float:
     return float(torch.cat(differences).mean())
 
 
-def _difference(known: Known, batch: Drawn | InBatch) -> torch.Tensor:
+def _difference(known: Known, batch: SampledBatch | InBatch) -> torch.Tensor:
     positive, items, users = known.sides(batch)
     loss = known.contrast.loss(positive, items, users).double()
     return loss - known.ideal_loss(batch.users, batch.items, positive)

@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from hdccf.data.batches import NegativeColumns
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import InBatchSampler, Negatives
-from hdccf.losses import negatives as contrast
+from hdccf.data.samplers import InBatchSampler
+from hdccf.models.hdccf import steps
 from hdccf.verify.report import Finding
 
 PART = "Propositions 1 and 2"
@@ -55,7 +56,7 @@ class EverySampler(InBatchSampler):
 
     def every_side(
         self, target: int, nodes: Int64[Tensor, " pairs"], neighbours: Neighbours, backwards: Neighbours
-    ) -> Iterator[tuple[Fraction, Negatives]]:
+    ) -> Iterator[tuple[Fraction, NegativeColumns]]:
         """Every outcome in which pair number `target` is the batch's first instance, with its probability."""
         others = [pair for pair in range(self.graph.n_pairs) if pair != target]
         batches = list(combinations(others, self.batch_size - 1))
@@ -110,7 +111,7 @@ def _appearances(
     """How often each column stands among the target's negatives, in expectation; before masking."""
     expected: Expected = defaultdict(Fraction)
     for probability, negatives in sampler.every_side(target, nodes, neighbours, backwards):
-        log_counts = contrast.in_batch_log_weights(
+        log_counts = steps.in_batch_log_weights(
             negatives, torch.zeros(len(negatives.columns), dtype=torch.float64), mask_observed=False
         )
         counts = log_counts[0].exp().round().long().tolist()

@@ -9,11 +9,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf import losses
+from hdccf.data.batches import InBatch, NegativeColumns
 from hdccf.data.graph import Graph, Neighbours
-from hdccf.data.sampling import InBatch, InBatchSampler, Negatives, UniformSampler
+from hdccf.data.samplers import InBatchSampler, UniformSampler
 from hdccf.data.synthetic import synthetic_world
-from hdccf.losses import negatives as contrast
 from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
+from hdccf.models.hdccf import steps
 from hdccf.rng import generator_for
 from hdccf.verify.report import Finding
 
@@ -112,11 +113,11 @@ def _debiased(graph: Graph, seed: int) -> Iterator[Finding]:
     tau = 0.5
 
     def term(
-        negatives: Negatives, target: Int64[Tensor, " b"], frequency: Int64[Tensor, " n"]
+        negatives: NegativeColumns, target: Int64[Tensor, " b"], frequency: Int64[Tensor, " n"]
     ) -> NegativeSet:
         scores = _random((len(target), len(negatives.columns)), generator)
         log_frequency = losses.log_frequency_weights(frequency[negatives.columns].double(), _BETA)
-        log_weights = contrast.in_batch_log_weights(negatives, log_frequency, mask_observed=True)
+        log_weights = steps.in_batch_log_weights(negatives, log_frequency, mask_observed=True)
         # Apart from the columns' scores, so that a neighbour's gradient is seen on its own.
         neighbours = _random(negatives.own.shape, generator)
         size = float(negatives.own.shape[1] * (len(target) - 1))
@@ -184,7 +185,7 @@ def _literal_gradients(graph: Graph, batch: InBatch, scores: Scores, tau: float)
 
 def _literal_side(
     k: int,
-    negatives: Negatives,
+    negatives: NegativeColumns,
     against: NegativeSet,
     anchors: Tensor,
     targets: Tensor,

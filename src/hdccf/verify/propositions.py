@@ -10,13 +10,13 @@ from torch import Tensor
 
 from hdccf.data import datasets
 from hdccf.data.acquire import find_stored
+from hdccf.data.batches import InBatch, NegativeColumns
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.sampling import InBatch, InBatchSampler, Negatives
+from hdccf.data.samplers import InBatchSampler
 from hdccf.data.synthetic import synthetic_world
-from hdccf.losses import negatives as contrast
 from hdccf.losses.negatives import NegativeSet
-from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
@@ -84,7 +84,7 @@ def check_each_target(seed: int, epochs: int) -> Finding:
             rows, columns = number[batch.users, batch.items], batch.item_negatives.columns
             # Added, not set: a pair that came twice in an epoch would otherwise go unnoticed.
             none = torch.zeros(len(columns), dtype=torch.float64)
-            found = contrast.in_batch_log_weights(batch.item_negatives, none, mask_observed=False).exp()
+            found = steps.in_batch_log_weights(batch.item_negatives, none, mask_observed=False).exp()
             counts.index_put_((rows[:, None], columns[None, :]), found, accumulate=True)
         deviations[epoch] = (counts - predicted)[unknown].numpy()
     measured, region = global_test(deviations)
@@ -139,7 +139,7 @@ def check_appearances(
     for k in range(batches):
         # The first batch of an epoch each time: batches of one epoch would not be independent.
         batch: InBatch = next(model.batches(generator))
-        scored = hdccf_scores.score_in_batch(model, batch)
+        scored = steps.score_in_batch(model, batch)
         relations = (scored.items, scored.users), (scored.item_item, scored.user_user)
         for (on_items, on_users), rows in zip(relations, found, strict=True):
             assert on_items is not None and on_users is not None  # noqa: S101, PT018 - `_model` asks for them
@@ -165,7 +165,9 @@ def check_appearances(
     yield _with_replacement(name, repeats, sizes)
 
 
-def _repeats(negatives: Negatives, nodes: Int64[Tensor, " b"], neighbours: Neighbours) -> tuple[float, float]:
+def _repeats(
+    negatives: NegativeColumns, nodes: Int64[Tensor, " b"], neighbours: Neighbours
+) -> tuple[float, float]:
     """How many of a row's pairs of neighbours are equal, and how many should be, one in its degree."""
     own = negatives.own
     equal = (own[:, :, None] == own[:, None, :]).sum() - own.numel()

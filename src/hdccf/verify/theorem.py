@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from hdccf.data.sampling import Block
-from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.data.batches import Block
+from hdccf.models.hdccf import steps
 from hdccf.rng import generator_for
 from hdccf.verify.report import Finding
 from hdccf.verify.statistics import Floats, mean_interval
@@ -132,15 +132,17 @@ def _uniform(known: Known, seed: int, number: int, debiased: bool = True) -> Sid
 def _block(known: Known, seed: int) -> Sides:
     """All users and all items at once: what is left of chance is who was shown what."""
     block: Block = next(known.model.batches(generator_for(seed, "verify", "block")))
-    scored = hdccf_scores.score_block(known.model, block, generator_for(seed, "verify", "anchors"))
+    scored = steps.score_block(known.model, block, generator_for(seed, "verify", "anchors"))
     contrast = replace(
         known.contrast,
         omega_items=known.of_users.omega[block.users].float(),
         omega_users=known.of_items.omega.float(),
     )
-    _, *sides = contrast.block(
+    pairs = steps.block_pairs(block)
+    _, *sides = contrast.block_terms(
         scored.scores,
-        block,
+        pairs,
+        pairs,
         log_item_weights=scored.log_item_weights,
         log_user_weights=scored.log_user_weights,
     )
@@ -149,7 +151,7 @@ def _block(known: Known, seed: int) -> Sides:
         (sides[ITEMS], known.of_users, block.users[block.rows]),
         (sides[USERS], known.of_items, block.positive_columns),
     ):
-        # A block's Q is the number of negatives that it has, each state for itself.
+        # A block's Q is the number of negatives that it has, each counting once.
         size = (~truth.observed).sum(1)[which]
         ratios = side.log_score.double().exp() / (size * truth.ideal[which])
         found.append(Ratios.of(truth, which, ratios, float(side.clipped)))

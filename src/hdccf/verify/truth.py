@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from hdccf.data.sampling import Drawn, InBatch
+from hdccf.data.batches import InBatch, SampledBatch
 from hdccf.data.synthetic import World, synthetic_world
 from hdccf.losses.negatives import ContrastiveLoss, NegativeTerm
-from hdccf.models.hdccf import scores as hdccf_scores
+from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
@@ -129,13 +129,13 @@ class Known:
         return self.model.contrast
 
     def sides(
-        self, batch: Drawn | InBatch, debiased: bool = True
+        self, batch: SampledBatch | InBatch, debiased: bool = True
     ) -> tuple[Float[Tensor, " b"], NegativeTerm, NegativeTerm]:
         """The positives' scores and both negative scores, with each row's true ω⁺ (or 0) and Q = SIZE."""
         if isinstance(batch, InBatch):
-            scored = hdccf_scores.score_in_batch(self.model, batch)
+            scored = steps.score_in_batch(self.model, batch)
         else:
-            scored = hdccf_scores.score_drawn(self.model, batch)
+            scored = steps.score_sampled(self.model, batch)
         omega_items = self.of_users.omega[batch.users].float() if debiased else 0.0
         omega_users = self.of_items.omega[batch.items].float() if debiased else 0.0
         items = self.contrast.term(scored.items._replace(size=SIZE), scored.positive, omega_items)

@@ -1,11 +1,15 @@
 """HDCCF's settings, and the presets: ours, the paper's, and the paper's ablations. Knows no torch."""
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from hdccf.models.block_settings import BlockSettings
-from hdccf.search import HISTORY, SIZES, Choice, Real, Space, Variant, recency
+from hdccf.errors import ConfigError
+from hdccf.models.settings import BlockSettings
+
+if TYPE_CHECKING:
+    from hdccf.data.interactions import Interactions
+from hdccf.config import HISTORY, SIZES, Choice, Real, Space, Variant, recency
 
 # Every place of a window is a row of its own, so the few next items do for positives, few users make a large
 # block, and an epoch is long. One vector an item does: attention tells by itself what leads to what.
@@ -136,6 +140,35 @@ class HDCCF(BlockSettings):
         aware_start=_ATTENTION_START,
     )
 
+    model: ClassVar[str] = "hdccf"
+
+    def resolved(self, train: "Interactions") -> "HDCCF":
+        """`user_vector="auto"` becomes `history` where the data has times, blocks and a second item."""
+        if self.user_vector == "auto":
+            possible = (
+                train.times is not None
+                and self.sampler == "block"
+                and self.similarity != "popular"
+                and bool((train.by_user.degrees >= 2).any())
+            )
+            return self.model_copy(update={"user_vector": "history" if possible else "free"})
+        if self.user_vector == "history" and train.times is None:
+            raise ConfigError(
+                "user_vector='history' needs times; give a time column, or take user_vector='free'"
+            )
+        return self
+
+    def choices(self, train: "Interactions") -> str:
+        vector = self.resolved(train).user_vector
+        reason = "the data has times"
+        if vector == "free":
+            reason = "the data has no times" if train.times is None else "histories go with blocks"
+        chosen = f" ({reason})" if self.user_vector == "auto" else ""
+        return (
+            f"user vectors: {vector}{chosen}; negatives: {self.sampler}; "
+            f"similarity: {self.similarity}, temperature {self.temperature}"
+        )
+
     @property
     def false_negative_rate(self) -> float:
         return self.omega_items
@@ -225,3 +258,5 @@ PRESETS: dict[str, dict[str, Any]] = {
     "unmodulated": {**_PAPER, "similarity": "cosine"},
 }
 """Changes to the defaults. `paper` is all as printed but the sign in Eq. 16; the others take one part out."""
+
+HDCCF.presets = PRESETS

@@ -1,7 +1,7 @@
-"""Free vectors of new rows, solved for with the trained loss while the other side stays as it is.
+"""Fold-in: vectors of new users or items, found with the trained loss while the other side stays fixed.
 
-A row's loss looks at nothing but its own vector, so a batch of rows is so many separate problems, and each
-takes its own steps: Adam scales every number by itself, and no row's answer depends on who is solved beside.
+A row's loss depends on its own vector alone, so a batch of rows is as many separate problems, and each takes
+its own steps of Adam: no row's result depends on the others. ALS and ENMF have a closed form.
 """
 
 import math
@@ -9,20 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf import losses
-from hdccf.data.columns_of_blocks import draw_columns
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.losses import block as block_losses
-from hdccf.models.hdccf.model import HDCCFModel
-from hdccf.models.pair_settings import PairSettings
-from hdccf.models.pairs import PairLoss, PairModel, cross_entropy_loss, pairwise_loss
-from hdccf.models.slopes import SoftmaxGradient
-from hdccf.similarity import Cosine, Dot, Similarity, Vectors, unit
+from hdccf.data.samplers import draw_columns
+from hdccf.losses.block import log_block_scores
+from hdccf.losses.pairs import PairLoss, cross_entropy_loss, pairwise_loss
+from hdccf.models.base import VectorScorer
+from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
 
 STEPS = 20
 """Steps of Adam; more of them rank no better (decision 20)."""
@@ -34,7 +33,7 @@ _MEAN_DECAY, _SQUARE_DECAY = 0.9, 0.999
 _ROWS_AT_ONCE = 64
 _ROWS_AT_ONCE_BY_PAIR = 8
 
-Slopes = Callable[[list[Tensor]], Sequence[Tensor]]
+Gradient = Callable[[list[Tensor]], Sequence[Tensor]]
 """Gradients at the free tensors: the vectors, and the factors where they are others."""
 
 
@@ -50,13 +49,18 @@ class Frozen:
     opposite_is_right: bool
     """Whether the new rows are users, so that the other side is on the right of f(u, i)."""
 
+    @classmethod
+    def of(cls, scorer: VectorScorer, of_users: bool) -> "Frozen":
+        sides = (scorer.items, scorer.users) if of_users else (scorer.users, scorer.items)
+        return cls(scorer.similarity, *sides, opposite_is_right=of_users)
+
     def scores(self, rows: Vectors, columns: Vectors) -> Float[Tensor, "b c"]:
         if self.opposite_is_right:
             return self.similarity.all_pairs(rows, columns)
         return self.similarity.all_pairs(columns, rows).T
 
 
-class Scored(NamedTuple):
+class ScoredRows(NamedTuple):
     """Rows against columns of the other side, and which of the pairs are observed."""
 
     scores: Float[Tensor, "b c"]
@@ -83,7 +87,7 @@ class RowLoss(Protocol):
     @property
     def l2(self) -> float: ...
 
-    def __call__(self, scored: Scored) -> Float[Tensor, " n"]: ...
+    def __call__(self, scored: ScoredRows) -> Float[Tensor, " n"]: ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ class ContrastiveRows:
     """Eq. 14 for new rows: a row's negatives are the other side's nodes that it is not paired with.
 
     The sum over negatives of the row's own side is left out, and with it the terms in which the row is
-    somebody else's negative: a new user changes nothing for others.
+    another row's negative: a new user changes nothing for others.
     """
 
     log_weights: Float[Tensor, " nodes"]
@@ -105,25 +109,11 @@ class ContrastiveRows:
     by_pair: bool = False
     l2: float = 0.0
 
-    @classmethod
-    def of(cls, model: HDCCFModel, of_users: bool) -> "ContrastiveRows":
-        s = model.settings
-        sizes = {"in-batch": float(s.neighbours * (s.batch_size - 1)), "uniform": float(s.negatives)}
-        return cls(
-            log_weights=model.log_weights("items" if of_users else "users", drawn_by_frequency=False),
-            temperature=s.temperature,
-            weight=s.item_side or 1.0,
-            omega=s.omega_items if of_users else s.omega_users,
-            lowest=model.user_item.lowest,
-            size=sizes.get(s.sampler),
-            masked=s.mask_observed,
-        )
-
-    def __call__(self, scored: Scored) -> Float[Tensor, " n"]:
+    def __call__(self, scored: ScoredRows) -> Float[Tensor, " n"]:
         scores, rows, places, log_inclusion, columns = scored
         log_weights = self.log_weights[columns] + log_inclusion
         masked = (rows, places) if self.masked else (rows[:0], places[:0])
-        log_negatives, _ = block_losses.log_block_scores(
+        log_negatives, _ = log_block_scores(
             scores,
             masked,
             temperature=self.temperature,
@@ -145,13 +135,13 @@ class ContrastiveRows:
             positive, log_negatives[rows], None, temperature=self.temperature, item_weight=self.weight
         )
 
-    def slopes(
+    def gradient(
         self,
         similarity: Similarity,
         opposite: Float[Tensor, "c d"],
-        blank: Scored,
+        blank: ScoredRows,
         shares: Float[Tensor, " n"],
-    ) -> "Slopes | None":
+    ) -> "Gradient | None":
         """The gradient of Σ share · loss written out, where that is short; `blank` may have any scores."""
         if self.omega or self.l2 or not isinstance(similarity, Dot | Cosine):
             return None
@@ -198,21 +188,12 @@ class PairRows:
     by_pair: bool = True
 
     @classmethod
-    def of(cls, model: PairModel, settings: PairSettings, of_users: bool) -> "PairRows":
-        graph = model.sampler.graph
-        power = {"popularity": settings.popularity_power, "in-batch": 1.0}.get(settings.sampler, 0.0)
-        if not power or model.correct_chances:
-            return cls(model.loss, model.negatives, None, model.l2)
-        degrees = (graph.users_of if of_users else graph.items_of).degrees
-        return cls(model.loss, model.negatives, power * degrees.clamp_min(1).float().log(), model.l2)
-
-    @classmethod
     def named(cls, loss: str) -> "PairRows":
         """As HDCCF's ablations have it: one uniform negative a positive."""
         known: dict[str, PairLoss] = {"bpr": pairwise_loss, "pointwise": cross_entropy_loss}
         return cls(known[loss], 1, None, 0.0)
 
-    def __call__(self, scored: Scored) -> Float[Tensor, " n"]:
+    def __call__(self, scored: ScoredRows) -> Float[Tensor, " n"]:
         log_weights = scored.log_inclusion
         if self.log_chances is not None:
             log_weights = log_weights + self.log_chances[scored.columns]
@@ -222,6 +203,44 @@ class PairRows:
         total = torch.logsumexp(each, dim=1, keepdim=True)
         each = each - total.masked_fill(total.isinf(), 0.0) + math.log(self.negatives)
         return self.loss(scored.positive, scored.scores[scored.rows], each[scored.rows])
+
+
+@dataclass(frozen=True)
+class SoftmaxGradient:
+    """d/dx of Σ_n share_n · log(1 + F_r e^{−s_n/τ}), F_r = Σ_c w_rc e^{s_rc/τ}, where s is x·q or the cosine.
+
+    n runs over observed pairs (r, c): the contrastive loss of Eq. 14 without debiasing, over one side.
+    """
+
+    columns: Float[Tensor, "c d"]
+    """q / τ."""
+    log_weights: Float[Tensor, "b c"]
+    """log w, with −inf where a pair is masked; a constant of the row as much as of the column."""
+    rows: Int64[Tensor, " n"]
+    places: Int64[Tensor, " n"]
+    shares: Float[Tensor, " n"]
+    normalise: bool
+    """Whether x is compared by its direction alone; the columns are then already of unit length."""
+
+    @torch.no_grad()
+    def __call__(self, x: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
+        if self.normalise:
+            lengths = torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min_(SHORTEST)
+            x = x / lengths
+        scores = x @ self.columns.T
+        positive = scores[self.rows, self.places]
+        logits = scores.add_(self.log_weights)
+        # A row without any negative has F = 0: finite here, so that −inf − −inf does not come about.
+        log_sums = torch.logsumexp(logits, dim=1).clamp_min_(-1e30)
+        pull = (log_sums[self.rows] - positive).sigmoid_().mul_(self.shares)
+        push = torch.zeros_like(log_sums).index_add_(0, self.rows, pull)
+        gradient = logits.sub_(log_sums.unsqueeze(1)).exp_().mul_(push.unsqueeze(1))
+        gradient[self.rows, self.places] -= pull
+        of_x = gradient @ self.columns
+        if not self.normalise:
+            return of_x
+        along = (of_x * x).sum(1, keepdim=True)
+        return torch.addcmul(of_x, x, along, value=-1).div_(lengths)
 
 
 def solve(frozen: Frozen, loss: RowLoss, events: Interactions, weights: Float[Tensor, " pairs"]) -> Vectors:
@@ -261,7 +280,7 @@ def _solve_some(
     shares = counted / counted.new_zeros(len(nodes)).index_add_(0, rows, counted)[rows].clamp_min(1e-30)
 
     def total(mine: Vectors) -> Float[Tensor, ""]:
-        each = loss(Scored(frozen.scores(mine, opposite), rows, places, log_inclusion, columns))
+        each = loss(ScoredRows(frozen.scores(mine, opposite), rows, places, log_inclusion, columns))
         penalty = loss.l2 * mine.embedding.square().sum() if loss.l2 else 0.0
         return (each * shares).sum() + penalty
 
@@ -277,9 +296,9 @@ def _solve_some(
         second = start(opposite.factors, frozen.own.factors)
     written_out = None
     if first is second and isinstance(loss, ContrastiveRows):
-        blank = Scored(torch.zeros(len(nodes), len(columns)), rows, places, log_inclusion, columns)
-        written_out = loss.slopes(frozen.similarity, opposite.embedding, blank, shares)
-    return _descend(Vectors(first, second), by_torch(total) if written_out is None else written_out)
+        blank = ScoredRows(torch.zeros(len(nodes), len(columns)), rows, places, log_inclusion, columns)
+        written_out = loss.gradient(frozen.similarity, opposite.embedding, blank, shares)
+    return _descend(Vectors(first, second), by_autograd(total) if written_out is None else written_out)
 
 
 def _usual_length(vectors: Float[Tensor, "n d"]) -> float:
@@ -287,20 +306,20 @@ def _usual_length(vectors: Float[Tensor, "n d"]) -> float:
     return float(lengths.mean().clamp_min(1e-12)) if len(lengths) else 1.0
 
 
-def by_torch(total: Callable[[Vectors], Float[Tensor, ""]]) -> Slopes:
+def by_autograd(total: Callable[[Vectors], Float[Tensor, ""]]) -> Gradient:
     """Recorded and differentiated: right for every loss and similarity."""
 
-    def slopes(free: list[Tensor]) -> Sequence[Tensor]:
+    def gradient(free: list[Tensor]) -> Sequence[Tensor]:
         with torch.enable_grad():
             followed = [x.detach().requires_grad_() for x in free]
             loss = total(Vectors(followed[0], followed[-1]))
         # Not by backward(), which would leave gradients in the similarity's own weights.
         return torch.autograd.grad(loss, followed)
 
-    return slopes
+    return gradient
 
 
-def _descend(start: Vectors, slopes: Slopes) -> Vectors:
+def _descend(start: Vectors, gradient: Gradient) -> Vectors:
     """Adam, in the few lines that it is: torch's own takes longer than the gradients of one user do."""
     shared = start.factors is start.embedding
     free = [x.clone() for x in ([start.embedding] if shared else start)]
@@ -310,10 +329,36 @@ def _descend(start: Vectors, slopes: Slopes) -> Vectors:
     for step in range(STEPS):
         falling = 0.5 * (1 + math.cos(math.pi * step / STEPS))
         with torch.no_grad():
-            for place, slope in enumerate(slopes(free)):
-                means[place].lerp_(slope, 1 - _MEAN_DECAY)
-                squares[place].lerp_(slope.square(), 1 - _SQUARE_DECAY)
+            for place, found in enumerate(gradient(free)):
+                means[place].lerp_(found, 1 - _MEAN_DECAY)
+                squares[place].lerp_(found.square(), 1 - _SQUARE_DECAY)
                 spread = (squares[place] / (1 - _SQUARE_DECAY ** (step + 1))).sqrt_().add_(1e-12)
                 size = STEP_SIZE * falling * entry[place] / (1 - _MEAN_DECAY ** (step + 1))
                 free[place].addcdiv_(means[place], spread, value=-size)
     return Vectors(free[0], free[-1])
+
+
+@torch.no_grad()
+def least_squares(
+    events: Interactions,
+    weights: Float[Tensor, " pairs"],
+    opposite: Vectors,
+    *,
+    l2: float = 0.0,
+    ridge: float = 0.0,
+) -> Vectors:
+    """Each row's x of (YᵀY + λI + Σ (c − 1) y yᵀ) x = Σ c y (Hu et al. 2008), sums over its own pairs.
+
+    An observed pair is to be 1 with weight c, any other 0 with weight 1. `ridge` scales the diagonal.
+    """
+    y = opposite.embedding.double()
+    gram = y.T @ y + l2 * torch.eye(y.shape[1], dtype=y.dtype)
+    solved = y.new_zeros(events.n_users, y.shape[1])
+    for row in np.flatnonzero(events.by_user.degrees):
+        own = slice(*events.by_user.starts[row : row + 2])
+        theirs, confidence = y[torch.from_numpy(events.items[own].astype(np.int64))], weights[own].double()
+        normal = gram + theirs.T @ (theirs * (confidence - 1).unsqueeze(1))
+        normal.diagonal().mul_(1 + ridge)
+        solved[row] = torch.linalg.lstsq(normal, (confidence @ theirs).unsqueeze(1)).solution[:, 0]
+    vectors = solved.to(opposite.embedding.dtype)
+    return Vectors(vectors, vectors)

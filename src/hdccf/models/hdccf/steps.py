@@ -1,0 +1,391 @@
+"""HDCCF's training steps: each kind of batch is scored, its negatives weighted, and its losses taken (Eq. 6).
+
+A step reads the network's parameters and its batch, and draws from the generator it is given.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from hdccf import losses
+from hdccf.data.batches import Block, InBatch, NegativeColumns, Pool, SampledBatch, part_of
+from hdccf.losses.negatives import BlockPairs, NegativeSet, NegativeTerm, without_neighbours
+from hdccf.losses.pool import can_fuse_pool, fused_pool_loss
+from hdccf.models.base import weighted_mean
+from hdccf.models.hdccf.network import HDCCFNetwork
+from hdccf.parallel import ProcessGroup
+from hdccf.similarity import Cosine, Similarity, Vectors
+
+Terms = dict[str, Float[Tensor, ""]]
+Loss = tuple[Float[Tensor, ""], Terms]
+"""The loss of a step, and its terms to log, detached."""
+
+
+class Scored(NamedTuple):
+    """A batch of instances: the positives, both sides of Eq. 14, and the relations of Eq. 17 where wanted."""
+
+    positive: Float[Tensor, " b"]
+    items: NegativeSet
+    users: NegativeSet
+    user_user: NegativeSet | None
+    item_item: NegativeSet | None
+
+
+class ScoredBlock(NamedTuple):
+    """A block: all its pairs, the weights of its columns and rows, and the relations of some anchors.
+
+    In a process group the scores and the relations are those of this process's rows and anchors.
+    """
+
+    scores: Float[Tensor, "r c"]
+    log_item_weights: Float[Tensor, " c"]
+    log_user_weights: Float[Tensor, " rows"]
+    """Of all rows of the block."""
+    weights: Float[Tensor, " b"]
+    """Of the positives in the own rows."""
+    user_user: NegativeSet | None
+    item_item: NegativeSet | None
+    anchor_weights: tuple[Float[Tensor, " a"], Float[Tensor, " anchors"]]
+    """Of the own anchors, and of all."""
+
+
+# -- steps: a batch's loss -----------------------------------------------------------------------------------
+
+
+def instance_step(net: HDCCFNetwork, batch: InBatch | SampledBatch, generator: torch.Generator) -> Loss:
+    """Positives with negatives of their own: in-batch (Eq. 9) or drawn (Eq. 1)."""
+    n = len(batch.users)
+    part = part_of(batch, net.process_group.rows(n))
+    scored = score_in_batch(net, part, n) if isinstance(part, InBatch) else score_sampled(net, part)
+    loss, clips = _instance_loss(net, scored, n, generator)
+    weights = (part.weights, batch.weights)
+    parts = {"user-item": weighted_mean(loss, *weights)}
+    return _total(net, parts, scored.user_user, scored.item_item, weights, clips)
+
+
+def block_step(net: HDCCFNetwork, block: Block, generator: torch.Generator) -> Loss:
+    """Every observed pair of users × items against the unobserved ones of its row and its column."""
+    scored = score_block(net, block, generator)
+    loss, clips = _block_loss(net, scored, block, generator)
+    parts = {"user-item": weighted_mean(loss, scored.weights, block.weights)}
+    return _total(net, parts, scored.user_user, scored.item_item, scored.anchor_weights, clips)
+
+
+def pool_step(net: HDCCFNetwork, pool: Pool) -> Loss:
+    """The users' positives against items drawn for all of them."""
+    part = part_of(pool, net.process_group.rows(len(pool.users)))
+    loss, clipped = pool_loss(net, part, len(pool.items))
+    return weighted_mean(loss, part.weights, pool.weights), {"clipped-items": clipped}
+
+
+def _total(
+    net: HDCCFNetwork,
+    parts: Terms,
+    user_user: NegativeSet | None,
+    item_item: NegativeSet | None,
+    weights: tuple[Tensor, Tensor],
+    clips: Terms,
+) -> Loss:
+    """Eq. 6: the user–item loss and the weighted relations; the terms are logged where there are several."""
+    s = net.settings
+    relations = ("user-user", s.user_user_weight, user_user), ("item-item", s.item_item_weight, item_item)
+    for name, weight, relation in relations:
+        if relation is not None:
+            parts[name] = weight * weighted_mean(relation_loss(relation, s.temperature), *weights)
+    total = torch.stack(list(parts.values())).sum()
+    shown = {name: part.detach() for name, part in parts.items()} if len(parts) > 1 else {}
+    return total, {**shown, **clips}
+
+
+# -- losses of a scored batch --------------------------------------------------------------------------------
+
+
+def _instance_loss(
+    net: HDCCFNetwork, scored: Scored, n: int, generator: torch.Generator
+) -> tuple[Float[Tensor, " b"], Terms]:
+    s = net.settings
+    if s.loss != "contrastive":
+        return _one_negative_loss(net, scored, n, generator), {}
+    items = net.contrast.term(scored.items, scored.positive, s.omega_items, n)
+    users = net.contrast.term(scored.users, scored.positive, s.omega_users, n)
+    return net.contrast.loss(scored.positive, items, users), _clips(items, users)
+
+
+def _one_negative_loss(
+    net: HDCCFNetwork, scored: Scored, n: int, generator: torch.Generator
+) -> Float[Tensor, " b"]:
+    """BPR or point-wise against one of the row's negatives; 0 where all of them are masked."""
+    # Drawn for the whole batch, so that the draw does not depend on the number of processes.
+    weights, own = net.process_group.all_gather(scored.items.weights(), n), net.process_group.rows(n)
+    empty = weights.sum(1) == 0
+    # multinomial refuses a row of zeros: something is drawn there, and its loss is left out.
+    chosen = torch.multinomial(weights + empty.unsqueeze(1), 1, generator=generator)[own]
+    negative = scored.items.scores.gather(1, chosen).squeeze(1)
+    if net.settings.loss == "bpr":
+        loss = losses.bpr_loss(scored.positive, negative)
+    else:
+        one = torch.ones_like(negative)
+        loss = losses.binary_cross_entropy(scored.positive, one)
+        loss = loss + losses.binary_cross_entropy(negative, 1 - one)
+    return loss.masked_fill(empty[own], 0.0)
+
+
+def _block_loss(
+    net: HDCCFNetwork, scored: ScoredBlock, block: Block, generator: torch.Generator
+) -> tuple[Float[Tensor, " b"], Terms]:
+    if net.settings.loss == "bpr":
+        return _block_bpr_loss(net, scored.scores, block, generator), {}
+    whole, group = block_pairs(block), net.process_group
+    weights = {"log_item_weights": scored.log_item_weights, "log_user_weights": scored.log_user_weights}
+    if not net.contrast.debiases and group.size == 1:
+        loss = net.contrast.fused_block(scored.scores, whole, **weights)
+        nothing = loss.new_zeros(())
+        return loss, {"clipped-items": nothing, "clipped-users": nothing}
+    own = block_pairs(part_of(block, group.rows(len(block.users))))
+    positive, items, users = net.contrast.block_terms(
+        scored.scores, own, whole, **weights, process_group=group
+    )
+    return net.contrast.loss(positive, items, users), _clips(items, users)
+
+
+def block_pairs(block: Block) -> BlockPairs:
+    observed = block.observed
+    same = block.rows is block.observed_rows and block.positive_columns is block.observed_columns
+    return BlockPairs(observed if same else block.positives, observed)
+
+
+def _block_bpr_loss(
+    net: HDCCFNetwork, scores: Float[Tensor, "r c"], block: Block, generator: torch.Generator
+) -> Float[Tensor, " b"]:
+    """BPR against one column of the row each, uniformly; 0 where that is an observed pair."""
+    own, n_columns, device = net.process_group.rows(len(block.users)), scores.shape[1], scores.device
+    # Drawn for the whole block, so that the draw does not depend on the number of processes.
+    every = torch.randint(n_columns, (len(block.rows),), generator=generator, device=device)
+    drawn = every[(block.rows >= own.start) & (block.rows < own.stop)]
+    part = part_of(block, own)
+    observed = torch.zeros(scores.shape, dtype=torch.bool, device=device)
+    observed[part.observed] = True
+    loss = losses.bpr_loss(scores[part.positives], scores[part.rows, drawn])
+    return loss.masked_fill(observed[part.rows, drawn], 0.0)
+
+
+def pool_loss(
+    net: HDCCFNetwork, pool: Pool, n_positives: int
+) -> tuple[Float[Tensor, " b"], Float[Tensor, ""]]:
+    """Of each positive, and the clip rate; in a process group `n_positives` are those of all processes."""
+    log_weights, contrast = net.pool_log_weights(pool), net.contrast
+    if fuses_pool(net):
+        loss = fused_pool(net, pool, log_weights)
+        return loss, loss.new_zeros(())
+    users, columns = net.user_vectors(pool.users), net.items.of(pool.columns)
+    each_user = Vectors(users.embedding[pool.rows], users.factors[pool.rows])
+    positive = net.user_item.matching(each_user, net.items.of(pool.items))
+    scores = net.user_item.all_pairs(users, columns)
+    items = contrast.pool_term(scores, positive, pool.rows, pool.observed, log_weights, n_positives)
+    return contrast.loss(positive, items, None), items.clipped.detach()
+
+
+def fuses_pool(net: HDCCFNetwork) -> bool:
+    """Whether the pool's loss is a plain one of cosines that the compiled form takes."""
+    plain = isinstance(net.user_item, Cosine) and not net.contrast.debiases
+    return plain and can_fuse_pool(net.items.embedding, net.contrast.temperature)
+
+
+def fused_pool(net: HDCCFNetwork, pool: Pool, log_weights: Float[Tensor, " c"]) -> Float[Tensor, " b"]:
+    assert net.users is not None  # noqa: S101 - a pool goes with free vectors only
+    weights = net.contrast.item_weight * log_weights.exp()
+    index = (pool.users, pool.columns, pool.rows, pool.items)
+    tables = net.users.embedding, net.items.embedding
+    return fused_pool_loss(*tables, index, pool.observed, weights, net.contrast.temperature)
+
+
+def relation_loss(relation: NegativeSet, temperature: float) -> Float[Tensor, " b"]:
+    """Eq. 17, the mean over the P neighbours, so that λ means the same for any P."""
+    negatives = losses.log_negative_score(
+        relation.scores, relation.log_weights, temperature=temperature, size=relation.size
+    )
+    each = losses.neighbour_contrastive_loss(
+        relation.neighbours, negatives, temperature=temperature, valid=relation.valid
+    )
+    return each.sum(1) / relation.valid.sum(1).clamp_min(1)
+
+
+def _clips(items: NegativeTerm, users: NegativeTerm) -> Terms:
+    return {"clipped-items": items.clipped.detach(), "clipped-users": users.clipped.detach()}
+
+
+# -- scores of a batch ---------------------------------------------------------------------------------------
+
+
+def score_in_batch(net: HDCCFNetwork, batch: InBatch, n_instances: int | None = None) -> Scored:
+    """Every instance against the distinct neighbours of all (Eq. 9).
+
+    Where `batch` is a part of one, `n_instances` is the size of the whole.
+    """
+    users, items = net.user_vectors(batch.users), net.items.of(batch.items)
+    column_users = net.user_vectors(batch.user_negatives.columns)
+    column_items = net.items.of(batch.item_negatives.columns)
+    masked = net.settings.mask_observed
+    item_weights = in_batch_log_weights(
+        batch.item_negatives, net.log_item_weights[batch.item_negatives.columns], mask_observed=masked
+    )
+    user_weights = in_batch_log_weights(
+        batch.user_negatives, net.log_user_weights[batch.user_negatives.columns], mask_observed=masked
+    )
+    # Q is counted before masking (erratum 3).
+    size = float(net.settings.neighbours * ((n_instances or len(batch.users)) - 1))
+
+    def negative_set(
+        scores: Float[Tensor, "b c"],
+        log_weights: Float[Tensor, "b c"],
+        side: NegativeColumns,
+        target: Int64[Tensor, " b"],
+    ) -> NegativeSet:
+        return NegativeSet(
+            scores, log_weights, size, scores.gather(1, side.own), side.columns[side.own] != target[:, None]
+        )
+
+    def relation(
+        similarity: Similarity | None, left: Vectors, right: Vectors, *rest: Tensor | NegativeColumns
+    ) -> NegativeSet | None:
+        return None if similarity is None else negative_set(similarity.all_pairs(left, right), *rest)  # type: ignore[arg-type]
+
+    on_items = (item_weights, batch.item_negatives, batch.items)
+    on_users = (user_weights, batch.user_negatives, batch.users)
+    return Scored(
+        net.user_item.matching(users, items),
+        negative_set(net.user_item.all_pairs(users, column_items), *on_items),
+        negative_set(net.user_item.all_pairs(column_users, items).T, *on_users),
+        relation(net.user_user, users, column_users, *on_users),
+        relation(net.item_item, items, column_items, *on_items),
+    )
+
+
+def in_batch_log_weights(
+    negatives: NegativeColumns, log_frequency: Float[Tensor, " c"], *, mask_observed: bool
+) -> Float[Tensor, "b c"]:
+    """log of count × frequency^(−β) for each instance, without its own neighbours and observed pairs."""
+    counts, own = negatives.counts.to(log_frequency.dtype), negatives.own
+    # All rows are alike but for their own neighbours, so that b × c logarithms would be c, again and again.
+    log_weights = (counts.log() + log_frequency).repeat(len(own), 1)
+    # A neighbour that was drawn twice is taken off twice.
+    times = (own.unsqueeze(2) == own.unsqueeze(1)).sum(2)
+    log_weights.scatter_(1, own, (counts[own] - times).log() + log_frequency[own])
+    if mask_observed:
+        log_weights[negatives.observed_rows, negatives.observed_columns] = -torch.inf
+    return log_weights
+
+
+def score_sampled(net: HDCCFNetwork, batch: SampledBatch) -> Scored:
+    """Every instance against S negatives a side of its own (Eq. 1)."""
+    users, items = net.user_vectors(batch.users), net.items.of(batch.items)
+    negative_items, negative_users = (
+        net.items.of(batch.negative_items),
+        net.user_vectors(batch.negative_users),
+    )
+    near_items, near_users = net.items.of(batch.neighbour_items), net.user_vectors(batch.neighbour_users)
+    each_user, each_item = _to_column(users), _to_column(items)
+    size = float(batch.negative_items.shape[1])
+    f = net.user_item.matching
+    item_weights = net.log_item_weights[batch.negative_items]
+    user_weights = net.log_user_weights[batch.negative_users]
+    other_items = batch.neighbour_items != batch.items[:, None]
+    other_users = batch.neighbour_users != batch.users[:, None]
+
+    user_user = item_item = None
+    if net.user_user is not None:
+        g = net.user_user.matching
+        user_user = NegativeSet(
+            g(each_user, negative_users), user_weights, size, g(each_user, near_users), other_users
+        )
+    if net.item_item is not None:
+        g = net.item_item.matching
+        item_item = NegativeSet(
+            g(each_item, negative_items), item_weights, size, g(each_item, near_items), other_items
+        )
+    return Scored(
+        f(users, items),
+        NegativeSet(f(each_user, negative_items), item_weights, size, f(each_user, near_items), other_items),
+        NegativeSet(f(negative_users, each_item), user_weights, size, f(near_users, each_item), other_users),
+        user_user,
+        item_item,
+    )
+
+
+def score_block(net: HDCCFNetwork, block: Block, generator: torch.Generator) -> ScoredBlock:
+    """All users of a block with all its items, once."""
+    group, n_rows = net.process_group, len(block.users)
+    part = part_of(block, group.rows(n_rows))
+    users, items = net.block_vectors(part, generator)
+    log_items, log_users = net.block_log_weights(block)
+    user_user = item_item = None
+    anchor_weights = (block.weights[:0], block.weights[:0])
+    if net.user_user is not None or net.item_item is not None:
+        shuffled = torch.randperm(len(block.rows), generator=generator, device=generator.device)
+        anchors = shuffled[: net.settings.batch_size]
+        rows, columns = block.rows[anchors], block.positive_columns[anchors]
+        anchor_weights = (block.weights[anchors[group.rows(len(anchors))]], block.weights[anchors])
+        observed = torch.zeros(len(log_users), len(log_items), dtype=torch.bool, device=rows.device)
+        observed[block.observed] = True
+        if net.user_user is not None:
+            related = observed.T[columns]  # the block's users who have the anchor's item
+            every = _all_gather(users, n_rows, group)
+            user_user = _block_relation(net, net.user_user, every, log_users, related, rows, generator)
+        if net.item_item is not None:
+            related = observed[rows]  # the block's items that the anchor's user has
+            item_item = _block_relation(net, net.item_item, items, log_items, related, columns, generator)
+    scores = net.user_item.all_pairs(users, items)
+    return ScoredBlock(scores, log_items, log_users, part.weights, user_user, item_item, anchor_weights)
+
+
+def _all_gather(vectors: Vectors, n: int, process_group: ProcessGroup) -> Vectors:
+    embedding = process_group.all_gather(vectors.embedding, n)
+    same = vectors.factors is vectors.embedding
+    return Vectors(embedding, embedding if same else process_group.all_gather(vectors.factors, n))
+
+
+def _block_relation(
+    net: HDCCFNetwork,
+    similarity: Similarity,
+    vectors: Vectors,
+    log_weights: Float[Tensor, " n"],
+    related: Bool[Tensor, "a n"],
+    anchors: Int64[Tensor, " a"],
+    generator: torch.Generator,
+) -> NegativeSet:
+    """Anchors against the block's rows (or columns): P neighbours from the related, the rest negatives.
+
+    Neighbours are drawn for all anchors; a process of a group scores its own.
+    """
+    # An anchor is related to itself, so there is always something to draw; drawn itself, it does not count.
+    drawn = torch.multinomial(related.float(), net.settings.neighbours, replacement=True, generator=generator)
+    own = net.process_group.rows(len(anchors))
+    drawn, related, anchors = drawn[own], related[own], anchors[own]
+    scores = similarity.all_pairs(Vectors(vectors.embedding[anchors], vectors.factors[anchors]), vectors)
+    masked = log_weights.expand(scores.shape).masked_fill(related, -torch.inf)
+    return NegativeSet(scores, masked, None, scores.gather(1, drawn), drawn != anchors[:, None])
+
+
+def item_negatives(net: HDCCFNetwork, batch: InBatch | SampledBatch | Block | Pool) -> NegativeSet:
+    """The item side of any batch, for diagnostics: a block's or a pool's rows become instances."""
+    if isinstance(batch, InBatch):
+        return score_in_batch(net, batch).items
+    if isinstance(batch, SampledBatch):
+        return score_sampled(net, batch).items
+    if isinstance(batch, Pool):
+        users, items = net.user_vectors(batch.users), net.items.of(batch.columns)
+        log_items = net.pool_log_weights(batch)
+    else:
+        users, items = net.block_vectors(batch)
+        log_items, _ = net.block_log_weights(batch)
+    scores = net.user_item.all_pairs(users, items)
+    log_weights = log_items.repeat(len(scores), 1)
+    log_weights[batch.observed] = -torch.inf
+    return without_neighbours(scores, log_weights)
+
+
+def _to_column(vectors: Vectors) -> Vectors:
+    """Each row opposite a list of its own: [b, d] becomes [b, 1, d]."""
+    return Vectors(vectors.embedding.unsqueeze(1), vectors.factors.unsqueeze(1))
