@@ -20,7 +20,7 @@ from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import MODELS, Entry
-from hdccf.models.base import Objective
+from hdccf.models.base import Model, Objective
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel

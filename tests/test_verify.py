@@ -72,7 +72,7 @@ def positive_left_out(patch: pytest.MonkeyPatch) -> None:
     def loss(positive: Tensor, items: Tensor, users: Tensor, *, temperature: float, **_: float) -> Tensor:
         return torch.logaddexp(items, users) - positive / temperature
 
-    patch.setattr(losses, "contrastive", loss)
+    patch.setattr(losses, "contrastive_loss", loss)
 
 
 def positive_held_fast(patch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def positive_held_fast(patch: pytest.MonkeyPatch) -> None:
         terms = torch.stack([items, users, positive.detach() / temperature])
         return torch.logsumexp(terms, 0) - positive / temperature
 
-    patch.setattr(losses, "contrastive", loss)
+    patch.setattr(losses, "contrastive_loss", loss)
 
 
 def temperature_doubled(patch: pytest.MonkeyPatch) -> None:

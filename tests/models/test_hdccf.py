@@ -432,7 +432,7 @@ def test_users_of_attention_are_as_of_the_end_of_their_history_and_nobody_withou
         past = [loops.past[0][item] for item in data.by_user.of(user)[-3:].tolist()]
         assert_equal(measured[user], torch.tensor(users_after(model.attention, past)[-1]))
     # Users are looked at some at a time, and who has had nothing has no direction.
-    monkeypatch.setattr("hdccf.models.hdccf.model._USERS_AT_ONCE", 2)
+    monkeypatch.setattr("hdccf.models.hdccf.network._USERS_AT_ONCE", 2)
     assert_equal(model.all_users().embedding, measured)
     without = data.subset(data.users != 3)
     others = model.history_vectors(Graph.of(without).items_of).embedding

@@ -34,7 +34,7 @@ def build(data: Interactions | None = None, **settings: Any) -> tuple[Model, Bra
     """In float64, with biases that are not zero."""
     chosen = NeuMF(**{**QUICK, "embedding_dim": 2, "negatives": 2, **settings})
     model = build_neumf(chosen, train() if data is None else data, torch.Generator().manual_seed(0))
-    inner = model.model if isinstance(model, Pretrained) else model
+    inner = model
     assert isinstance(inner, PairModel)
     assert isinstance(inner.net, Branches)
     inner.double()

@@ -11,7 +11,7 @@ from hdccf.data.graph import Neighbours, expand
 NO_ITEM = -1
 """Fills a window that is longer than the history."""
 
-Places = tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]
+Places = tuple[Int64[Tensor, " _n"], Int64[Tensor, " _n"]]
 """Row and column numbers of some pairs."""
 
 

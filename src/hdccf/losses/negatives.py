@@ -18,7 +18,7 @@ from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 Omega = Float[Tensor, " _n"] | float
 """A probability for all, or one for each positive; in a block one for each row (of its items) or column."""
 
-Places = tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]
+Places = tuple[Int64[Tensor, " _n"], Int64[Tensor, " _n"]]
 """Row and column numbers of pairs in a block."""
 
 

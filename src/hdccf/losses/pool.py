@@ -16,7 +16,7 @@ from hdccf.similarity import SHORTEST, unit_and_lengths, unit_gradient
 
 PoolIndex = tuple[Int64[Tensor, " r"], Int64[Tensor, " c"], Int64[Tensor, " b"], Int64[Tensor, " b"]]
 """The users, the drawn items, and of each positive its row among the users and its item."""
-Places = tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]
+Places = tuple[Int64[Tensor, " _n"], Int64[Tensor, " _n"]]
 
 
 def can_fuse_pool(items: Float[Tensor, "n d"], temperature: float) -> bool:

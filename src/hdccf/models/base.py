@@ -199,7 +199,7 @@ class Model(nn.Module):
         """What `export` writes: for "users" and "items" the tables by name."""
         if not isinstance(scorer, VectorScorer):
             raise ConfigError(
-                f"{type(self.settings).__name__} has neither vectors nor weights to export; "
+                f"{self.settings.model} has neither vectors nor weights to export; "
                 "its vocabularies are in the run's split/train"
             )
         return scorer.tables()
