@@ -284,6 +284,14 @@ class FitOptions(Options):
     """The workers that train together; none is this process alone."""
 
 
+TOP_K = 10
+"""How long a list is, where nothing else is asked for."""
+EXPLAINED = 3
+"""How many of the best items are explained."""
+REASONS = 5
+"""How many items of the history are named as reasons."""
+
+
 class EvaluationOptions(Options):
     """What `evaluate` ranks and measures."""
 

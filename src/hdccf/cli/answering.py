@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hdccf.config import EXPLAINED, REASONS, TOP_K
 from hdccf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def similar(
     user: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Users like this one; repeat for more.")
     ] = None,
-    k: TopK = 10,
+    k: TopK = TOP_K,
     as_json: AsJson = False,
 ) -> None:
     """Print the items most like an item, or the users most like a user.
@@ -68,8 +69,10 @@ def explain(
         list[str] | None,
         typer.Argument(metavar="ITEM …", help="Items to explain; the best k of the user if not given."),
     ] = None,
-    k: Annotated[int, typer.Option("--k", help="How many of the best, where no items are given.")] = 3,
-    top: Annotated[int, typer.Option("--top", help="How many reasons each.")] = 5,
+    k: Annotated[
+        int, typer.Option("--k", help="How many of the best, where no items are given.")
+    ] = EXPLAINED,
+    top: Annotated[int, typer.Option("--top", help="How many reasons each.")] = REASONS,
     as_json: AsJson = False,
 ) -> None:
     """Print which of a user's own items speak for a recommendation.

@@ -9,7 +9,7 @@ from pydantic import Field
 from hdccf.cli.answering import AsJson, Run, TopK, load, print_lists
 from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.train import CLUSTER, CLUSTER_FLAGS
-from hdccf.config import Cluster, Options
+from hdccf.config import TOP_K, Cluster, Options
 from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def recommend(
         list[str] | None,
         typer.Argument(metavar="ID …", help="Users by their own ids, as in the data (see also --items)."),
     ] = None,
-    k: TopK = 10,
+    k: TopK = TOP_K,
     as_json: AsJson = False,
 ) -> None:
     """Print the best items for some users, best first; or write those for all of them to a file."""

@@ -14,6 +14,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from hdccf.config import EXPLAINED, REASONS, TOP_K
+
 MAX_USERS = 256
 """Users, or pairs of similar nodes, in a request; ask again for more."""
 MAX_HISTORY = 1000
@@ -93,7 +95,7 @@ class Body(BaseModel):
 
 
 class _Limits(Body):
-    k: K = 10
+    k: K = TOP_K
     include_seen: bool = Field(default=False, strict=True)
     """Whether items of the history may be recommended."""
     allow: Listed | None = None
@@ -118,14 +120,14 @@ class SimilarItems(Body):
     """Items like these."""
 
     items: Items
-    k: K = 10
+    k: K = TOP_K
 
 
 class SimilarUsers(Body):
     """Users like these."""
 
     users: Users
-    k: K = 10
+    k: K = TOP_K
 
 
 class Pair(Body):
@@ -142,9 +144,9 @@ class ScoreBody(Body):
 class _Reasons(Body):
     items: Items | None = None
     """What to explain; the best k if not given."""
-    k: Top = 3
+    k: Top = EXPLAINED
     """How many of the best, where no items are given."""
-    top: Top = 5
+    top: Top = REASONS
     """How many reasons each."""
 
 
