@@ -85,7 +85,7 @@ def test_p_values_are_those_of_the_comparison_over_users(journal: Journal) -> No
         for test in compare(systems, METRICS).tests
         if {test.best, test.other} == {"hdccf", "ease"}
     }
-    assert {question: found.p_value(question) for question in found.questions} == pytest.approx(expected)
+    assert {question: found.p_value(question) for question in found.measures} == pytest.approx(expected)
 
 
 def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_path: Path) -> None:

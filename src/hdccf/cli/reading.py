@@ -1,4 +1,4 @@
-"""Options that say which interactions to read, and the calls of the data room behind them."""
+"""Options of reading and splitting interactions, and the calls of `hdccf.data` behind them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -120,21 +120,21 @@ def write_study(
     title: str, command: str, rows: list[Row], cells: Cells, outcome: Outcome, stem: Path
 ) -> None:
     """`stem`.csv, .md and .tex of a study that is no comparison of models."""
-    questions = list(next(iter(cells.values())))
+    measures = list(next(iter(cells.values())))
     extra = _extra_columns(rows, outcome)
     lines = [
-        (row.label, row.curve, row.x, *question, cell.mean, cell.std, cell.seeds)
+        (row.label, row.curve, row.x, *measure, cell.mean, cell.std, cell.seeds)
         for row in rows
-        for question, cell in cells[row.label].items()
+        for measure, cell in cells[row.label].items()
     ]
     for name, values in extra.items():
         of_rows = zip(rows, values, strict=True)
-        lines += [(row.label, row.curve, row.x, "", name, x, None, cells[row.label][questions[0]].seeds)
+        lines += [(row.label, row.curve, row.x, "", name, x, None, cells[row.label][measures[0]].seeds)
                   for row, x in of_rows]  # fmt: skip
     csv = csv_text(("row", "setting", "value", *CSV_HEAD[1:]), lines)
-    columns = ["", *(title_of(question) for question in questions), *extra]
+    columns = ["", *(title_of(measure) for measure in measures), *extra]
     texts = [
-        [row.label, *(str(cells[row.label][question]) for question in questions)]
+        [row.label, *(str(cells[row.label][measure]) for measure in measures)]
         + [f"{values[number]:.3f}" for values in extra.values()]
         for number, row in enumerate(rows)
     ]

@@ -1,4 +1,4 @@
-"""What is asked of each data set: its split, metrics, number of seeds, and the names of its result files."""
+"""The evaluation task of each data set: split, metrics, seeds, and the names of result files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

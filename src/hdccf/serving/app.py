@@ -19,11 +19,11 @@ from starlette.middleware.cors import CORSMiddleware
 from hdccf.console import note
 from hdccf.errors import ConfigError
 from hdccf.serving import problems, routes
-from hdccf.serving.middleware import BodyLimit, Guard, KeyCheck, needs_key, page_files
+from hdccf.serving.middleware import BodyLimit, KeyCheck, RequestMetrics, needs_key, page_files
 from hdccf.serving.page_data import page_router
 from hdccf.serving.problems import MEDIA_TYPE, Problem
 from hdccf.serving.served import Holder, Loader, Served, load
-from hdccf.serving.service import AppService, Measures, Pool
+from hdccf.serving.service import AppService, Metrics, Pool
 from hdccf.serving.settings import KEY_HEADER, ServeSettings
 
 
@@ -42,8 +42,8 @@ def create_app(
     key = settings.api_key()
     holder = Holder(Path(run), loader or partial(load, index_above=settings.index_above))
     pool = Pool(settings.threads, settings.waiting, settings.timeout_seconds)
-    service = AppService(holder, pool, Measures(), settings)
-    service.measures.now_answers(holder.current.version)
+    service = AppService(holder, pool, Metrics(), settings)
+    service.metrics.now_answers(holder.current.version)
     app = FastAPI(
         docs_url=None,  # its scripts would come from another host
         redoc_url=None,
@@ -61,7 +61,7 @@ def create_app(
     # The last that is added is the first that is asked.
     app.add_middleware(BodyLimit, most=settings.max_body_bytes, seconds=settings.timeout_seconds)
     app.add_middleware(KeyCheck, key=key)
-    app.add_middleware(Guard, measures=service.measures)
+    app.add_middleware(RequestMetrics, metrics=service.metrics)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

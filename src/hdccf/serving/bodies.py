@@ -1,4 +1,4 @@
-"""Requests and answers, with their limits. What does not fit is refused (422) before anything is scored."""
+"""Request and response bodies with their limits; a request that breaks one is refused (422) unscored."""
 
 from typing import Annotated, Any
 

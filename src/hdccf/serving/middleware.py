@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hdccf.serving.problems import Problem, problem, response
-from hdccf.serving.service import Measures
+from hdccf.serving.service import Metrics
 from hdccf.serving.settings import KEY_HEADER
 
 log = logging.getLogger("hdccf.serving")
@@ -21,12 +21,12 @@ log = logging.getLogger("hdccf.serving")
 _METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
-class Guard:
+class RequestMetrics:
     """Counts and times requests; an unforeseen error becomes a 500 with a line in the log."""
 
-    def __init__(self, app: ASGIApp, measures: Measures) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
-        self._measures = measures
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -41,7 +41,7 @@ class Guard:
                 status = message["status"]
             await send(message)
 
-        self._measures.under_way.inc()
+        self._metrics.under_way.inc()
         try:
             await self._app(scope, receive, noting)
         except Exception:
@@ -51,12 +51,12 @@ class Guard:
             found = problem(500, "an unforeseen error; the server's log says which")
             await response(found)(scope, receive, noting)
         finally:
-            self._measures.under_way.dec()
+            self._metrics.under_way.dec()
             # Templates of paths, never paths: an attacker must not be able to fill the registry.
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._measures.requests.labels(method, route, str(status)).inc()
-            self._measures.seconds.labels(route).observe(time.perf_counter() - started)
+            self._metrics.requests.labels(method, route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
 
 class KeyCheck:

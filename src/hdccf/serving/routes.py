@@ -71,7 +71,7 @@ async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
 async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """Those whose id has the text; the most active come first."""
     return await service.respond(
-        lambda served: {"model": served.version, "users": served.people.search(q, limit)}
+        lambda served: {"model": served.version, "users": served.user_catalogue.search(q, limit)}
     )
 
 
@@ -218,4 +218,4 @@ async def readyz(service: Service) -> Alive:
 )
 async def metrics(service: Service) -> Response:
     """Requests by route and status, their seconds, the model's seconds, reloads, and the process's memory."""
-    return Response(service.measures.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

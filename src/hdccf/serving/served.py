@@ -66,13 +66,13 @@ class Catalogue:
 
 
 @dataclass(frozen=True)
-class People:
+class UserCatalogue:
     """user and events, most active first."""
 
     frame: pl.DataFrame
 
     @classmethod
-    def of(cls, events: Interactions) -> "People":
+    def of(cls, events: Interactions) -> "UserCatalogue":
         frame = pl.DataFrame({"user": events.user_ids, "events": np.diff(events.by_user.starts)})
         frame = frame.with_columns(own=pl.col("user").cast(pl.String))
         return cls(frame.sort("events", descending=True, maintain_order=True))
@@ -112,8 +112,8 @@ class Served:
         return Catalogue.of(self.recommender.events)
 
     @cached_property
-    def people(self) -> People:
-        return People.of(self.recommender.events)
+    def user_catalogue(self) -> UserCatalogue:
+        return UserCatalogue.of(self.recommender.events)
 
 
 Loader = Callable[[Path], Served]
@@ -134,7 +134,7 @@ def load(path: Path, *, index_above: int | None = None) -> Served:
     with suppress(HdccfError):  # this user may have no history to explain by
         recommender.explain(user[0], k=1)
     served.catalogue.search("", 1)
-    served.people.search("", 1)
+    served.user_catalogue.search("", 1)
     return served
 
 

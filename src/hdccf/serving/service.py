@@ -23,7 +23,7 @@ _LONGEST_NAME = 256
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class Measures:
+class Metrics:
     """A registry of its own, so that two apps in one process do not count each other's requests."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class AppService:
 
     holder: Holder
     pool: Pool
-    measures: Measures
+    metrics: Metrics
     settings: ServeSettings
 
     async def answer(self, job: Callable[[Served], T]) -> T:
@@ -130,7 +130,7 @@ class AppService:
             try:
                 return job(served)
             finally:
-                self.measures.scoring.observe(time.perf_counter() - started)
+                self.metrics.scoring.observe(time.perf_counter() - started)
 
         return await self.pool.run(timed)
 
@@ -142,8 +142,8 @@ class AppService:
     def reload(self) -> Outcome:
         """Takes the run's model anew, in the calling thread."""
         outcome = self.holder.reload()
-        self.measures.reloads.labels("accepted" if outcome.accepted else "rejected").inc()
-        self.measures.now_answers(outcome.version)
+        self.metrics.reloads.labels("accepted" if outcome.accepted else "rejected").inc()
+        self.metrics.now_answers(outcome.version)
         return outcome
 
 

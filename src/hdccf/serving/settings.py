@@ -1,4 +1,4 @@
-"""What can be configured: in a TOML file, or by options of `hdccf serve`, which come after it."""
+"""Settings of the service, from a TOML file and the options of `hdccf serve` over it."""
 
 import ipaddress
 from pathlib import Path
