@@ -62,7 +62,7 @@ def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_firs
     assert tomllib.loads(out.read_text()) == found.settings
     origin = read_origin(out)
     assert (origin["trials"], origin["budget"]) == (6, {"trials": 6, "minutes": 5})
-    # What was spent is spent, whoever calls again.
+    # What was spent stays spent in a second call.
     again = tune(split, asked, Budget(6, 5), study=place, out=out)
     assert again == found
 
@@ -330,7 +330,7 @@ def test_another_question_is_refused(split: Split, tmp_path: Path, monkeypatch: 
         tune(split, question(split), Budget(1, 5), study=place, out=out)
 
 
-def test_a_file_of_somebody_else_is_not_overwritten_unasked(split: Split, tmp_path: Path) -> None:
+def test_a_file_of_another_study_is_not_overwritten_unasked(split: Split, tmp_path: Path) -> None:
     place, out = str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
     out.write_text("l2 = 1.0\n")
     with pytest.raises(ConfigError, match=r"was not written by the study .*; give another --out"):

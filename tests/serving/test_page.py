@@ -145,7 +145,7 @@ def test_a_profile_changes_the_recommendations_at_once(page: "Page", address: st
     picked.last.click()
     _said(page, "for a profile of 1 items")
     assert _titles(page, "Recommendations for your profile") == first
-    # The address has it all: whoever gets the link sees the same, titles included.
+    # The address has it all: the link shows the same, titles included.
     named = picked.first.inner_text()
     page.reload()
     assert _titles(page, "Recommendations for your profile") == first

@@ -136,8 +136,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(context: typer.Context, **values: Any) -> None:
         given = {name: value for name, value in values.items() if was_given(context, name)}
-        own = {"context": context, **values} if "context" in found else values
-        plain = {name: value for name, value in own.items() if name in found and name not in groups}
+        own = {"context": context, **values}
+        plain = {name: own[name] for name in found if name not in groups}
         command(**plain, **{name: group.fill(given) for name, group in groups.items()})
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ class UserOptions(Options):
     """The ids are items: recommend to a new user with this history, the last the latest."""
     new_item: bool = False
     """The ids are users: which other users would like a new item that they took?"""
-    everybody: Annotated[bool, Flag("--all")] = False
+    all_users: Annotated[bool, Flag("--all")] = False
     """For all users, into the file --out."""
     history: Annotated[str, Flag(metavar="all|train")] = "all"
     """What known users are made of where the model goes by histories: all of their events, or the training
@@ -73,7 +73,7 @@ def recommend(
     ids = ids or []
     _refuse_contradictions(ids, users, candidates, file.out)
     if cluster is not None:
-        if not users.everybody or candidates.index_above is not None:
+        if not users.all_users or candidates.index_above is not None:
             raise ConfigError("--workers and --ray-address go with --all, and without --index-above")
         needs_ray("--workers")
     loaded = load(run, candidates.index_above)
@@ -102,13 +102,13 @@ def recommend(
 def _refuse_contradictions(
     ids: list[str], users: UserOptions, candidates: CandidateOptions, out: Path | None
 ) -> None:
-    if users.items + users.new_item + users.everybody > 1:
+    if users.items + users.new_item + users.all_users > 1:
         raise ConfigError("--items, --new-item and --all exclude each other; choose one")
-    if users.everybody != (out is not None):
+    if users.all_users != (out is not None):
         raise ConfigError("--all and --out go together, as in: --all --out recs.parquet")
-    if users.everybody and ids:
+    if users.all_users and ids:
         raise ConfigError(f"--all is for all users; leave out {' '.join(ids[:3])}")
-    if not users.everybody and not ids:
+    if not users.all_users and not ids:
         raise ConfigError("no users given; pass ids, --items with item ids, or --all --out recs.parquet")
     if users.new_item and (candidates.allow or candidates.deny):
         raise ConfigError("--allow and --deny are about items, and --new-item lists users; leave them out")
