@@ -35,7 +35,7 @@ from scipy import sparse
 from torch import Tensor
 
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import Split, leave_one_out
+from hdccf.data.split import Split, leave_one_out
 from hdccf.evaluation import Ranker, evaluate, metrics, ranking
 from hdccf.evaluation.questions import Questions
 

@@ -36,7 +36,7 @@ import hdccf
 from hdccf.config import Settings
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.data.synthetic import synthetic_world
 from hdccf.models.als import ALS
 from hdccf.models.base import VectorScorer

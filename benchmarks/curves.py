@@ -13,7 +13,7 @@ import hdccf.kernels.embedding_numba
 import hdccf.kernels.negatives_numba
 import hdccf.kernels.pairwise_numba
 from hdccf.config import TrainingSettings
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models.base import Scorer
 from hdccf.recommend.run_folder import FitOptions

@@ -21,7 +21,7 @@ import numpy as np
 
 import hdccf
 from hdccf.console import note
-from hdccf.data.acquire import cache_home
+from hdccf.data.download import cache_home
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.tasks import all_training, open_split, task_of
 from hdccf.models import entry_named

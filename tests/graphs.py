@@ -7,8 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import leave_one_out
-from hdccf.data.split import Split
+from hdccf.data.split import Split, leave_one_out
 
 
 def interactions(

@@ -8,7 +8,7 @@ import torch
 
 from graphs import interactions, small_split
 from hdccf.data.graph import Neighbours
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer

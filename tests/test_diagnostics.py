@@ -102,8 +102,8 @@ def test_every_kind_of_batch_can_be_diagnosed(sampler: str) -> None:
         assert report["masked"] == pytest.approx(density)
 
 
-def test_false_negative_rate_are_those_of_the_world() -> None:
-    from hdccf.data.prepare import leave_one_out
+def test_false_negative_rates_are_those_of_the_world() -> None:
+    from hdccf.data.split import leave_one_out
     from hdccf.data.synthetic import synthetic_world
 
     world = synthetic_world(600, n_users=120, n_items=60, liked=0.2, seed=1)

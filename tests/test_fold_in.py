@@ -11,8 +11,7 @@ import torch
 from graphs import interactions, small_split
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import leave_one_out, predefined_split
-from hdccf.data.split import Split
+from hdccf.data.split import Split, leave_one_out, predefined_split
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker

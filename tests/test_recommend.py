@@ -10,8 +10,7 @@ import torch
 
 from graphs import interactions, small_split
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import leave_one_out
-from hdccf.data.split import PARTS, Split
+from hdccf.data.split import PARTS, Split, leave_one_out
 from hdccf.errors import ConfigError, DataError, HdccfError, RunError
 from hdccf.models.reference import MostPopular
 from hdccf.recommend import topk as candidates

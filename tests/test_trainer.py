@@ -15,8 +15,7 @@ from torch import nn
 
 from graphs import interactions, small_split
 from hdccf.config import Settings
-from hdccf.data.prepare import leave_one_out, predefined_split
-from hdccf.data.split import Split
+from hdccf.data.split import Split, leave_one_out, predefined_split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import MODELS, Entry

@@ -12,8 +12,7 @@ import torch
 from graphs import small_split
 from hdccf import checkpoint
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import leave_one_out
-from hdccf.data.split import Split
+from hdccf.data.split import Split, leave_one_out
 from hdccf.errors import ConfigError, RunError
 from hdccf.models import MODELS
 from hdccf.recommend.recommender import Recommender

@@ -11,15 +11,15 @@ __version__ = version("hdccf")
 
 if TYPE_CHECKING:
     from hdccf.config import FitOptions as FitOptions
+    from hdccf.data.core import k_core as k_core
     from hdccf.data.datasets import load as load
     from hdccf.data.interactions import Interactions as Interactions
-    from hdccf.data.prepare import Split as Split
-    from hdccf.data.prepare import global_time_split as global_time_split
-    from hdccf.data.prepare import k_core as k_core
-    from hdccf.data.prepare import leave_one_out as leave_one_out
-    from hdccf.data.prepare import predefined_split as predefined_split
-    from hdccf.data.prepare import random_split as random_split
-    from hdccf.data.sources import read as read
+    from hdccf.data.read import read as read
+    from hdccf.data.split import Split as Split
+    from hdccf.data.split import global_time_split as global_time_split
+    from hdccf.data.split import leave_one_out as leave_one_out
+    from hdccf.data.split import predefined_split as predefined_split
+    from hdccf.data.split import random_split as random_split
     from hdccf.data.sql import read_sql as read_sql
     from hdccf.data.synthetic import World as World
     from hdccf.data.synthetic import synthetic_world as synthetic_world
@@ -48,13 +48,13 @@ _ROOM_OF = {
     "load": "hdccf.data.datasets",
     "Evaluation": "hdccf.evaluation",
     "evaluate": "hdccf.evaluation",
-    "Split": "hdccf.data.prepare",
-    "global_time_split": "hdccf.data.prepare",
-    "k_core": "hdccf.data.prepare",
-    "leave_one_out": "hdccf.data.prepare",
-    "predefined_split": "hdccf.data.prepare",
-    "random_split": "hdccf.data.prepare",
-    "read": "hdccf.data.sources",
+    "Split": "hdccf.data.split",
+    "global_time_split": "hdccf.data.split",
+    "k_core": "hdccf.data.core",
+    "leave_one_out": "hdccf.data.split",
+    "predefined_split": "hdccf.data.split",
+    "random_split": "hdccf.data.split",
+    "read": "hdccf.data.read",
     "read_sql": "hdccf.data.sql",
     "HdccfError": "hdccf.errors",
     "Interactions": "hdccf.data.interactions",

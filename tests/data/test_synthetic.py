@@ -8,14 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hdccf.data import history
-from hdccf.data.exposure import Exposure, _alias_table
-from hdccf.data.hashing import key_of, mix, uniforms, words_at
-from hdccf.data.history import _moments, density_of_moment
+from hdccf.data import synthetic_draws
+from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import k_core
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.data.titles import GENRES, film_titles
+from hdccf.data.synthetic_draws import (
+    GENRES,
+    Exposure,
+    _alias_table,
+    _moments,
+    density_of_moment,
+    film_titles,
+    key_of,
+    mix,
+    uniforms,
+    words_at,
+)
 from hdccf.errors import ConfigError, DataError
 
 
@@ -320,7 +328,7 @@ def test_worlds_depend_on_their_settings_only(monkeypatch: pytest.MonkeyPatch) -
     assert synthetic_world(3_000, seed=9).interactions.fingerprint != first.interactions.fingerprint
     assert first.settings == synthetic_world(3_000, seed=8).settings
     # Neither on how much is drawn at once.
-    monkeypatch.setattr(history, "_DRAWS_AT_ONCE", 500)
+    monkeypatch.setattr(synthetic_draws, "_DRAWS_AT_ONCE", 500)
     assert synthetic_world(3_000, seed=8).interactions.fingerprint == first.interactions.fingerprint
 
 

@@ -20,8 +20,8 @@ from graphs import random_interactions, small_split
 from hdccf.cli import app
 from hdccf.data.batches import part_of
 from hdccf.data.graph import Graph
-from hdccf.data.prepare import leave_one_out
 from hdccf.data.samplers import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
+from hdccf.data.split import leave_one_out
 from hdccf.distributed import driver
 from hdccf.distributed.checkpoints import newest, seal
 from hdccf.distributed.gradients import all_reduce_gradients

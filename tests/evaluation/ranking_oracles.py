@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 
 
 def metrics_of_order(relevant: Sequence[bool], k: int) -> dict[str, float]:

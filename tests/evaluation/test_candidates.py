@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from ranking_oracles import split_of, world
 
-from hdccf.data.acquire import cache_home
-from hdccf.data.prepare import Split
+from hdccf.data.download import cache_home
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import candidates
 from hdccf.evaluation.candidates import Candidates, draw, frozen_candidates

@@ -11,7 +11,7 @@ from rich.console import Console
 from scipy import stats
 
 import hdccf
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Evaluation
 from hdccf.evaluation.comparison import Comparison, compare

@@ -11,7 +11,7 @@ from ranking_oracles import Dot, Table, popular, split_of, world
 from rich.console import Console
 
 import hdccf
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Ranker, metrics
 from hdccf.evaluation.report import Evaluation

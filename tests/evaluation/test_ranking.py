@@ -10,7 +10,7 @@ from ranking_oracles import Dot, Table, expected_metrics, metrics_of_order, popu
 from torch import Tensor
 
 import hdccf
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Ranker, metrics
 from hdccf.evaluation.ranking import place

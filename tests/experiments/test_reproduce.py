@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from command_line import call
-from hdccf.data.prepare import leave_one_out
-from hdccf.data.split import Split
+from hdccf.data.split import Split, leave_one_out
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from graphs import random_interactions, small_split
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.models.als import ALS, ALSModel
 from hdccf.recommend.recommender import load_run

@@ -10,8 +10,7 @@ import torch
 from graphs import checkerboard, interactions, random_interactions, small_split
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import leave_one_out, predefined_split
-from hdccf.data.split import PARTS, Split
+from hdccf.data.split import PARTS, Split, leave_one_out, predefined_split
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, HdccfError
 from hdccf.evaluation.ranking import Ranker

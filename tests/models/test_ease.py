@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from graphs import interactions, random_interactions, small_split
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.models.ease import EASE, EASEModel
 from hdccf.recommend.recommender import load_run

@@ -14,7 +14,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.kernels import pairwise
 from hdccf.models.base import Model
-from hdccf.models.neumf import GMF, MLP, Branches, NeuMF, Pretrained, build_neumf
+from hdccf.models.neumf import GMF, MLP, Branches, NeuMF, build_neumf
 from hdccf.models.pairs import PairModel
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import fit, resume

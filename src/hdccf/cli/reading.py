@@ -127,7 +127,7 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
     path = Path(source).expanduser()
     if not path.exists() and not path.suffix and len(path.parts) == 1 and not set(source) & set("*?["):
         find(source)  # neither a file nor like the name of one: the error says which data sets there are
-    from hdccf.data.sources import read as read_files
+    from hdccf.data.read import read as read_files
 
     if "separator" in given:
         given["separator"] = given["separator"].replace("\\t", "\t")  # a shell leaves \t as it is
@@ -136,7 +136,8 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
 
 def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: CacheOptions) -> "Split":
     """The split that training and its evaluation go by."""
-    from hdccf.data import datasets, prepare
+    from hdccf.data import datasets
+    from hdccf.data.split import global_time_split, leave_one_out, random_split
 
     source = options.source
     published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
@@ -152,17 +153,17 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
         return datasets.load_split(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
     data = k_core(open_source(source, read, cache), options.k_core)
     if method == "leave-one-out":
-        return prepare.leave_one_out(data)
+        return leave_one_out(data)
     if method == "global-time":
-        return prepare.global_time_split(data)
-    return prepare.random_split(data, seed=seed)
+        return global_time_split(data)
+    return random_split(data, seed=seed)
 
 
 def k_core(data: "Interactions", least: int) -> "Interactions":
     """Users and items with at least so many interactions each; all of them with 0."""
-    from hdccf.data import prepare
+    from hdccf.data.core import k_core as core
 
-    return prepare.k_core(data, users=least, items=least) if least else data
+    return core(data, users=least, items=least) if least else data
 
 
 def _refuse(given: Any, why: str) -> None:

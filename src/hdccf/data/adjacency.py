@@ -1,17 +1,24 @@
-"""Rows in order: sorted into histories, turned from users to items, and cleared of repeated pairs."""
+"""Compressed sparse rows: rows sorted into histories, cleared of repeated pairs, and transposed."""
 
+from functools import cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hdccf.errors import DataError
+
 IntArray = NDArray[np.int32]
 TimeArray = NDArray[np.int64]
 
+COMPILED_FROM = 1_000_000
+"""Rows from which on compiled loops are used, if numba is installed: below, loading them takes longer."""
+
 
 class Adjacency(NamedTuple):
-    """Compressed rows: the neighbours of `k` are `neighbours[starts[k]:starts[k + 1]]`.
+    """Compressed sparse rows: the neighbours of `k` are `neighbours[starts[k]:starts[k + 1]]`.
 
     `rows` says which row of the `Interactions` each entry is, so that times and counts can be looked up;
     `slice(None)` where the entries are the rows in order.
@@ -22,44 +29,109 @@ class Adjacency(NamedTuple):
     rows: IntArray | slice
 
     def of(self, index: int) -> IntArray:
+        """The neighbours of one user or item."""
         return self.neighbours[self.starts[index] : self.starts[index + 1]]
 
     @property
     def degrees(self) -> NDArray[np.int64]:
+        """The number of neighbours of each user or item."""
         return np.diff(self.starts)
 
 
-class Collapsed(NamedTuple):
-    """Rows without repeated pairs, and both adjacencies."""
+class Rows(NamedTuple):
+    """Columns of one length, in any order and with repeats."""
 
     users: IntArray
     items: IntArray
     times: TimeArray | None
-    counts: IntArray
-    by_user: Adjacency
-    by_item: Adjacency
+    counts: NDArray[np.integer[Any]] | None
+
+    def check_lengths(self) -> None:
+        """Refuses columns that are longer or shorter than the users."""
+        for name, column in self._asdict().items():
+            if column is not None and len(column) != len(self.users):
+                raise DataError(
+                    f"{len(column)} {name} were given for {len(self.users)} users; give one for each row"
+                )
 
 
-def history_order(users: IntArray, times: TimeArray | None) -> NDArray[np.int64] | None:
+def _take(column: NDArray[Any] | None, rows: NDArray[Any]) -> Any:
+    return None if column is None else column[rows]
+
+
+def row_starts(codes: IntArray, size: int) -> NDArray[np.int64]:
+    """Where each code starts once the rows are sorted by code; and the end."""
+    starts = np.zeros(size + 1, np.int64)
+    np.cumsum(np.bincount(codes, minlength=size), out=starts[1:])
+    return starts
+
+
+def load_kernels(rows: int) -> Any:
+    """The module of compiled loops, where there are so many rows that loading it pays; else None."""
+    return _kernels() if rows >= COMPILED_FROM else None
+
+
+@cache
+def _kernels() -> Any:
+    try:
+        return import_module("hdccf.data.kernels")
+    except (ImportError, RuntimeError):
+        # Numba raises a RuntimeError where there is no folder to keep what it compiles.
+        return None
+
+
+def histories(rows: Rows, n_users: int, n_items: int) -> tuple[Rows, Adjacency]:
+    """Rows by user, time and arrival without repeated pairs, and the same by item."""
+    kernels = load_kernels(len(rows.users))
+    if kernels is not None and rows.counts is None:
+        merged = _by_kernels(kernels, rows, n_users, n_items)
+        return merged, transpose(row_starts(merged.users, n_users), merged.items, n_items)
+    order = _history_order(rows.users, rows.times, n_users)
+    starts = row_starts(rows.users, n_users)
+    if order is not None:
+        users_in_order = np.repeat(np.arange(n_users, dtype=np.int32), np.diff(starts))
+        rows = Rows(users_in_order, *(_take(column, order) for column in rows[1:]))
+    by_item = transpose(starts, rows.items, n_items)
+    repeats = _find_repeats(by_item)
+    if len(repeats):
+        rows = _merge_repeats(rows, by_item, repeats)
+        by_item = transpose(row_starts(rows.users, n_users), rows.items, n_items)
+    return rows, by_item
+
+
+def _by_kernels(kernels: Any, rows: Rows, n_users: int, n_items: int) -> Rows:
+    """The same by compiled loops."""
+    if rows.times is not None and not _ascends(rows.times):
+        by_time = stable_order(rows.times)
+        rows = Rows(*(_take(column, by_time) for column in rows))
+    starts, given = (
+        row_starts(rows.users, n_users),
+        np.empty(0, np.int64) if rows.times is None else rows.times,
+    )
+    items, times = np.empty(len(rows.users), np.int32), np.empty(len(given), np.int64)
+    kernels.group_by_user(rows.users, rows.items, given, starts[:-1].copy(), items, times)
+    users, counts = np.empty_like(items), np.empty_like(items)
+    kept = kernels.merge_repeats(starts, items, times, np.full(n_items, -1), users, counts)
+    return Rows(users[:kept], items[:kept], None if rows.times is None else times[:kept], counts[:kept])
+
+
+def _history_order(users: IntArray, times: TimeArray | None, n_users: int) -> NDArray[np.integer[Any]] | None:
     """The order by user, then time, then arrival; None where the rows have it already."""
-    order = None
+    by_time = None
     if times is not None and not _ascends(times):
-        if _ascends(users) and _ascends_within(users, times):
+        if _ascends(users) and bool(np.all((times[1:] >= times[:-1]) | (users[1:] != users[:-1]))):
             return None
-        order = stable_order(times)
-        users = users[order]
-    if not _ascends(users):
-        by_user = stable_order(users)
-        order = by_user if order is None else order[by_user]
-    return order
+        by_time = stable_order(times)
+        users = users[by_time]
+    if _ascends(users):
+        return by_time
+    # A matrix with one entry in each row: transposed, it lists the rows of each user as they arrived.
+    by_user = transpose(np.arange(len(users) + 1), users, n_users).neighbours
+    return by_user if by_time is None else by_time[by_user]
 
 
 def _ascends(values: NDArray[np.integer[Any]]) -> bool:
     return bool(np.all(values[1:] >= values[:-1]))
-
-
-def _ascends_within(users: IntArray, times: TimeArray) -> bool:
-    return bool(np.all((times[1:] >= times[:-1]) | (users[1:] != users[:-1])))
 
 
 def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -89,74 +161,34 @@ def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return np.argsort(keys, kind="stable")
 
 
-def transpose(starts: NDArray[np.int64], items: IntArray, n_items: int) -> Adjacency:
-    """Rows sorted by item and then by row, so by user and time: SciPy's transposition is a counting sort."""
-    n_users = len(starts) - 1
-    index = np.int32 if len(items) <= np.iinfo(np.int32).max else np.int64
+def transpose(starts: NDArray[np.int64], columns: IntArray, n_columns: int) -> Adjacency:
+    """CSR by column of CSR by row; entries of a column stay in order. SciPy does it by a counting sort."""
+    index = np.int32 if len(columns) <= np.iinfo(np.int32).max else np.int64
     numbered = sparse.csr_array(
-        (np.arange(len(items), dtype=np.int32), items, starts.astype(index)), shape=(n_users, n_items)
+        (np.arange(len(columns), dtype=np.int32), columns, starts.astype(index)),
+        shape=(len(starts) - 1, n_columns),
     )
-    columns = numbered.tocsc()
-    return Adjacency(columns.indptr.astype(np.int64), columns.indices, columns.data)
+    by_column = numbered.tocsc()
+    return Adjacency(by_column.indptr.astype(np.int64), by_column.indices, by_column.data)
 
 
-def collapse(
-    starts: NDArray[np.int64],
-    items: IntArray,
-    times: TimeArray | None,
-    counts: NDArray[np.integer[Any]] | None,
-    n_items: int,
-) -> Collapsed:
-    """Collapses repeats in histories: the first row of a pair stays, and gets the sum of its counts."""
-    users = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
-    often: IntArray = np.ones(len(users), np.int32) if counts is None else counts.astype(np.int32, copy=False)
-    by_item = transpose(starts, items, n_items)
-    repeats = find_repeats(by_item)
-    if repeats is not None:
-        kept, often = add_up_repeats(by_item, repeats, often)
-        users, items = users[kept], items[kept]
-        times = None if times is None else times[kept]
-        starts = starts_without(starts, kept)
-        by_item = without_repeats(by_item, repeats, kept)
-    return Collapsed(users, items, times, often, Adjacency(starts, items, slice(None)), by_item)
+def _find_repeats(by_item: Adjacency) -> NDArray[np.int64]:
+    """The entries whose pair is that of the entry before: with rows by user, repeats are adjacent."""
+    users = by_item.neighbours
+    repeated = np.zeros(len(users), np.bool_)
+    np.equal(users[1:], users[:-1], out=repeated[1:])
+    repeated[by_item.starts[:-1][by_item.degrees > 0]] = False
+    return np.flatnonzero(repeated)
 
 
-def find_repeats(by_item: Adjacency) -> NDArray[np.bool_] | None:
-    """Which entries of `by_item` are a pair that the entry before is, too; None where there are none."""
-    if len(by_item.neighbours) < 2:
-        return None
-    repeats = np.zeros(len(by_item.neighbours), np.bool_)
-    np.equal(by_item.neighbours[1:], by_item.neighbours[:-1], out=repeats[1:])
-    starts = by_item.starts[:-1]
-    repeats[starts[starts < len(repeats)]] = False
-    return repeats if repeats.any() else None
-
-
-def add_up_repeats(
-    by_item: Adjacency, repeats: NDArray[np.bool_], counts: IntArray
-) -> tuple[NDArray[np.bool_], IntArray]:
-    """Which rows are the first of their pair, and the counts that they then have."""
-    rows = np.asarray(by_item.rows)
-    again = np.flatnonzero(repeats)
-    # Repeats that follow each other belong to one pair, and the entry before the first of them leads it: rows
-    # ascend within an item, so that it is the earliest.
-    begins = np.diff(again, prepend=-2) != 1
-    leader = (again[begins] - 1)[np.cumsum(begins) - 1]
-    kept = np.ones(len(counts), np.bool_)
-    kept[rows[again]] = False
-    summed = counts.copy()
-    np.add.at(summed, rows[leader], counts[rows[again]])
-    return kept, summed[kept]
-
-
-def starts_without(starts: NDArray[np.int64], kept: NDArray[np.bool_]) -> NDArray[np.int64]:
-    dropped = np.flatnonzero(~kept)
-    return starts - np.searchsorted(dropped, starts)
-
-
-def without_repeats(by_item: Adjacency, repeats: NDArray[np.bool_], kept: NDArray[np.bool_]) -> Adjacency:
-    leads = ~repeats
-    new_row = np.cumsum(kept, dtype=np.int32)
-    new_row -= 1
-    rows = new_row[np.asarray(by_item.rows)[leads]]
-    return Adjacency(starts_without(by_item.starts, leads), by_item.neighbours[leads], rows)
+def _merge_repeats(rows: Rows, by_item: Adjacency, repeats: NDArray[np.int64]) -> Rows:
+    """Keeps the first row of each pair, with the sum of the pair's counts."""
+    entries = np.asarray(by_item.rows)
+    # The entry before a run of repeats is the first of their pair.
+    run_begins = np.diff(repeats, prepend=-2) != 1
+    first = (repeats[run_begins] - 1)[np.cumsum(run_begins) - 1]
+    counts = np.ones(len(entries), np.int32) if rows.counts is None else rows.counts.astype(np.int32)
+    np.add.at(counts, entries[first], counts[entries[repeats]])
+    kept = np.ones(len(entries), np.bool_)
+    kept[entries[repeats]] = False
+    return Rows(*(_take(column, kept) for column in rows._replace(counts=counts)))

@@ -1,4 +1,4 @@
-"""Interactions that were read separately, brought under one set of ids."""
+"""Alignment of interactions that were read separately under one set of ids."""
 
 from dataclasses import replace
 from typing import Any

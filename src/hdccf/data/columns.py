@@ -1,86 +1,43 @@
-"""Which column is which: as given, or guessed from the usual names."""
+"""Tables whose columns are known but not yet read, and the choice of the user, item and time columns."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import polars as pl
 
 from hdccf.console import note
 from hdccf.errors import SourceError
 
-# The likeliest names first: a name from an earlier row wins over one from a later row, and between two of the
-# same row nothing is chosen.
-USUAL_NAMES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+# The likeliest names first: a name from an earlier line wins over one from a later line, and between two of
+# the same line nothing is chosen.
+_USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "user": (
-        ("user", "userid", "useridentifier", "uid"),
-        ("customer", "customerid", "client", "clientid", "member", "memberid", "reviewer", "reviewerid"),
-        (
-            "account",
-            "accountid",
-            "visitor",
-            "visitorid",
-            "person",
-            "personid",
-            "profileid",
-            "listener",
-            "listenerid",
-        ),
-        ("username", "login", "author", "authorid", "session", "sessionid"),
+        "user userid useridentifier uid",
+        "customer customerid client clientid member memberid reviewer reviewerid",
+        "account accountid visitor visitorid person personid profileid listener listenerid",
+        "username login author authorid session sessionid",
     ),
     "item": (
-        ("item", "itemid", "iid"),
-        ("product", "productid", "sku", "asin", "parentasin", "article", "articleid", "stockcode"),
-        (
-            "movie",
-            "movieid",
-            "film",
-            "filmid",
-            "book",
-            "bookid",
-            "isbn",
-            "song",
-            "songid",
-            "track",
-            "trackid",
-        ),
-        (
-            "artist",
-            "artistid",
-            "business",
-            "businessid",
-            "place",
-            "placeid",
-            "location",
-            "locationid",
-            "venue",
-            "venueid",
-        ),
-        (
-            "video",
-            "videoid",
-            "game",
-            "gameid",
-            "news",
-            "newsid",
-            "page",
-            "pageid",
-            "document",
-            "documentid",
-            "docid",
-        ),
-        ("content", "contentid", "ad", "adid", "poi", "poiid", "recipe", "recipeid", "anime", "animeid"),
+        "item itemid iid",
+        "product productid sku asin parentasin article articleid stockcode",
+        "movie movieid film filmid book bookid isbn song songid track trackid",
+        "artist artistid business businessid place placeid location locationid venue venueid",
+        "video videoid game gameid news newsid page pageid document documentid docid",
+        "content contentid ad adid poi poiid recipe recipeid anime animeid",
     ),
     "time": (
-        ("timestamp", "ts", "time", "datetime", "unixtime", "epoch"),
-        ("unixreviewtime", "eventtime", "eventtimestamp", "reviewtime", "createdat", "occurredat", "ratedat"),
-        ("date", "day", "when", "created", "purchasedate", "orderdate", "invoicedate"),
+        "timestamp ts time datetime unixtime epoch",
+        "unixreviewtime eventtime eventtimestamp reviewtime createdat occurredat ratedat",
+        "date day when created purchasedate orderdate invoicedate",
     ),
     "rating": (
-        ("rating", "ratings", "stars", "score", "overall"),
-        ("weight", "value", "count", "plays", "playcount", "quantity", "strength"),
+        "rating ratings stars score overall",
+        "weight value count plays playcount quantity strength",
     ),
     "title": (
-        ("title", "itemtitle", "movietitle", "producttitle", "booktitle"),
-        ("itemname", "productname", "moviename"),
+        "title itemtitle movietitle producttitle booktitle",
+        "itemname productname moviename",
     ),
 }
 
@@ -104,6 +61,42 @@ class Columns:
         return list(dict.fromkeys(name for name in chosen if name is not None))
 
 
+@dataclass(frozen=True)
+class TextOptions:
+    """How text files are read; None means that the file is looked at."""
+
+    separator: str | None = None
+    header: bool | None = None
+    quote: str = '"'
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns that were asked for. `locate(row)` says where a row is, for error messages."""
+
+    frame: pl.DataFrame
+    locate: Callable[[int], str]
+
+    def filter(self, keep: pl.Series) -> "Table":
+        """Some of the rows, which still know where they are in the source."""
+        rows, locate = keep.arg_true(), self.locate
+        return Table(self.frame.filter(keep), lambda row: locate(int(rows[row])))
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table whose columns are known but not yet read."""
+
+    name: str
+    columns: Sequence[str]
+    fetch: Callable[[Columns], Table]
+    first_row: Sequence[object] | None = None
+    """Shown in place of names where the columns have none."""
+    typed: bool = True
+    """Whether the source knows types: in a CSV file ids that are all integers are taken as integers."""
+
+
 def choose_columns(
     names: Sequence[str],
     given: Mapping[str, str | int | None],
@@ -122,7 +115,7 @@ def choose_columns(
     for role, want in given.items():
         if want is not None and want != "":
             chosen[role] = _find(names, want, role, source)
-    for role in USUAL_NAMES:
+    for role in _USUAL_NAMES:
         if (
             role in chosen
             or (given.get(role) == "" and role in _OPTIONAL)
@@ -160,8 +153,8 @@ def _find(names: Sequence[str], want: str | int, role: str, source: str) -> str:
 
 
 def _guess(names: Sequence[str], role: str, taken: set[str], source: str) -> str | None:
-    for equals in USUAL_NAMES[role]:
-        found = [name for name in names if name not in taken and _plain(name) in equals]
+    for usual in _USUAL_NAMES[role]:
+        found = [name for name in names if name not in taken and _plain(name) in usual.split()]
         if len(found) > 1:
             # 'user' beside 'user_id' is a name and its key; of others, none is chosen.
             keys = [name for name in found if _plain(name).endswith("id")]

@@ -1,27 +1,35 @@
-"""The k-core by peeling: what falls is found from what changed, and everything is moved once, at the end."""
+"""The k-core: the largest part of the data in which every user and every item has enough interactions."""
 
 from dataclasses import replace
-from itertools import count
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from hdccf.data.interactions import Interactions
+from hdccf.data.interactions import Adjacency, Interactions
 from hdccf.errors import ConfigError, DataError
 
-Codes = NDArray[np.int64]
-
-# Finding the rows of weak items by a look at all rows costs a tenth of the index by item. The first passes
-# drop nearly all that falls; whoever needs more gets the index, so that a long chain stays linear.
-_LOOKS_BEFORE_INDEX = 10
+_Indices = NDArray[np.int64]
 
 
 def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
     """The largest part in which every user has at least `users` items and every item at least `items` users.
 
-    Dropping a weak user may weaken an item and the other way round, so it is repeated until nothing changes.
-    The result does not depend on the order.
+    Dropping a weak user may weaken an item and the other way round, so it is repeated until nothing changes;
+    the time is linear in the number of pairs.
+
+    Parameters
+    ----------
+    data
+        The interactions to filter.
+    users
+        How many items a user must have; 0 for no limit.
+    items
+        How many users an item must have; 0 for no limit.
+
+    Examples
+    --------
+    >>> hdccf.k_core(hdccf.load("ml-100k"), users=10, items=10)
     """
     for name, least in (("users", users), ("items", items)):
         if least < 0:
@@ -37,59 +45,58 @@ def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
 
 def _peel(
     data: Interactions, least_of_user: int, least_of_item: int
-) -> tuple[NDArray[np.bool_], Codes, Codes]:
+) -> tuple[NDArray[np.bool_], _Indices, _Indices]:
     """Which rows are in the core, and the degrees that users and items have there."""
     alive = np.ones(len(data), np.bool_)
-    of_user = data.by_user.degrees
-    of_item = np.bincount(data.items, minlength=data.n_items)
-    weak_users, weak_items = np.flatnonzero(of_user < least_of_user), np.flatnonzero(of_item < least_of_item)
-    for passes in count():
-        fallen = _ranges(data.by_user.starts, weak_users)
-        fallen = fallen[alive[fallen]]
-        alive[fallen] = False
-        of_user[weak_users] = 0
-        # In the first pass items may be weak without having lost anything.
-        weak_items = _weakened(of_item, data.items[fallen], least_of_item, also=weak_items)
-        if not len(weak_items):
-            return alive, of_user, of_item
-        fallen = _rows_of_items(data, weak_items, by_look=passes < _LOOKS_BEFORE_INDEX)
-        fallen = fallen[alive[fallen]]
-        alive[fallen] = False
-        of_item[weak_items] = 0
-        weak_users = _weakened(of_user, data.users[fallen], least_of_user, also=weak_items[:0])
+    of_user, of_item = data.by_user.degrees, data.by_item.degrees
+    weak_users = np.flatnonzero((of_user < least_of_user) & (of_user > 0))
+    weak_items = np.flatnonzero((of_item < least_of_item) & (of_item > 0))
+    while len(weak_users) or len(weak_items):
+        lost_by_items = _drop(data.by_user, weak_users, of_user, data.items, alive)
+        weak_items = np.union1d(weak_items, _weakened(of_item, lost_by_items, least_of_item))
+        lost_by_users = _drop(data.by_item, weak_items, of_item, data.users, alive)
+        weak_users = _weakened(of_user, lost_by_users, least_of_user)
         weak_items = weak_items[:0]
-    raise AssertionError("a core is reached after finitely many passes")
+    return alive, of_user, of_item
 
 
-def _weakened(degrees: Codes, losers: NDArray[np.int32], least: int, *, also: Codes) -> Codes:
-    """Takes one degree from each loser, in place, and gives those that have too few now, but not none."""
+def _drop(
+    adjacency: Adjacency,
+    weak: _Indices,
+    degrees: _Indices,
+    others: NDArray[np.int32],
+    alive: NDArray[np.bool_],
+) -> NDArray[np.int32]:
+    """Drops the rows of weak users or items, in place; the items or users that lose a row each time."""
+    entries = _ranges(adjacency.starts, weak)
+    rows = entries if isinstance(adjacency.rows, slice) else adjacency.rows[entries]
+    rows = rows[alive[rows]]
+    alive[rows] = False
+    degrees[weak] = 0
+    return others[rows]
+
+
+def _weakened(degrees: _Indices, losers: NDArray[np.int32], least: int) -> _Indices:
+    """Takes one degree from each loser, in place; those that now have too few, but not none."""
     if len(losers) > len(degrees) // 8:
-        # So many that counting everyone is cheaper than sorting them out.
+        # So many that counting over all is cheaper than sorting the losers.
         degrees -= np.bincount(losers, minlength=len(degrees))
         return np.flatnonzero((degrees < least) & (degrees > 0))
     np.subtract.at(degrees, losers, 1)
-    weak = np.union1d(losers[degrees[losers] < least], also).astype(np.int64)
+    weak = np.unique(losers[degrees[losers] < least]).astype(np.int64)
     return weak[degrees[weak] > 0]
 
 
-def _rows_of_items(data: Interactions, items: Codes, *, by_look: bool) -> Codes:
-    if by_look:
-        weak = np.zeros(data.n_items, np.bool_)
-        weak[items] = True
-        return np.flatnonzero(weak[data.items])
-    starts, _, rows = data.by_item
-    numbers = _ranges(starts, items)
-    return numbers if isinstance(rows, slice) else rows[numbers].astype(np.int64)
-
-
-def _ranges(starts: Codes, keys: Codes) -> Codes:
+def _ranges(starts: _Indices, keys: _Indices) -> _Indices:
     """starts[k] … starts[k + 1] − 1 for each k of `keys`, one after another."""
     lengths = starts[keys + 1] - starts[keys]
     ends = np.cumsum(lengths)
     return np.repeat(starts[keys] - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
-def _closed_up(data: Interactions, alive: NDArray[np.bool_], of_user: Codes, of_item: Codes) -> Interactions:
+def _closed_up(
+    data: Interactions, alive: NDArray[np.bool_], of_user: _Indices, of_item: _Indices
+) -> Interactions:
     """`data.subset(alive).compact()` with the degrees known: users are counted off instead of looked up."""
     kept_users, kept_items = of_user > 0, of_item > 0
     if kept_users.all() and kept_items.all() and alive.all():

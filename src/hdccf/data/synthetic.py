@@ -13,11 +13,19 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hdccf.console import progress_bar
-from hdccf.data.exposure import Exposure, draw_exposure
-from hdccf.data.history import density_of_moment, draw_histories
 from hdccf.data.interactions import Interactions
-from hdccf.data.tastes import Codes, Floats, Tastes, draw_tastes
-from hdccf.data.titles import GENRES, film_titles
+from hdccf.data.synthetic_draws import (
+    GENRES,
+    Exposure,
+    Floats,
+    Indices,
+    Tastes,
+    density_of_moment,
+    draw_exposure,
+    draw_histories,
+    draw_tastes,
+    film_titles,
+)
 from hdccf.errors import ConfigError, DataError
 
 _PAIRS_AT_ONCE = 1 << 18
@@ -129,11 +137,11 @@ class World:
 
     # -- the truth about users and items ---------------------------------------------------------------------
 
-    def true_negatives(self, user: int) -> Codes:
+    def true_negatives(self, user: int) -> Indices:
         """The items that `user` does not like: none of them was observed."""
         return np.flatnonzero(~self.liked([user])[0])
 
-    def false_negatives(self, user: int) -> Codes:
+    def false_negatives(self, user: int) -> Indices:
         """The items that `user` likes but that were not observed, because they were never shown."""
         liked = self.liked([user])[0]
         liked[self.interactions.by_user.of(user)] = False
@@ -159,7 +167,7 @@ class World:
         return _share_of_false(liked, self.interactions.by_user.degrees[asked], self.n_items)
 
     @cached_property
-    def _liked_counts(self) -> tuple[Codes, Codes]:
+    def _liked_counts(self) -> tuple[Indices, Indices]:
         """How many items each user likes and how many users like each item."""
         of_user, of_item = np.zeros(self.n_users, np.int64), np.zeros(self.n_items, np.int64)
         at_once = max(1, _PAIRS_AT_ONCE // self.n_items)
@@ -177,7 +185,7 @@ class World:
         """Each item's genre: what its title says and what its character is near to."""
         return [GENRES[code] for code in self.tastes.genres]
 
-    def codes_of(self, data: Interactions) -> tuple[Codes, Codes]:
+    def codes_of(self, data: Interactions) -> tuple[Indices, Indices]:
         """The world's users and items behind those of `data`, which a k-core may have renumbered."""
         world = self.interactions
         found = []
@@ -191,10 +199,10 @@ class World:
             found.append(codes.to_numpy())
         return found[0], found[1]
 
-    def _users(self, users: ArrayLike) -> Codes:
+    def _users(self, users: ArrayLike) -> Indices:
         return _codes(users, self.n_users, "user")
 
-    def _items(self, items: ArrayLike | None) -> Codes:
+    def _items(self, items: ArrayLike | None) -> Indices:
         return np.arange(self.n_items) if items is None else _codes(items, self.n_items, "item")
 
 
@@ -258,12 +266,12 @@ def synthetic_world(
     return World(settings, observed, tastes, shown)
 
 
-def _share_of_false(liked: Codes, observed: Codes, size: int) -> Floats:
+def _share_of_false(liked: Indices, observed: Indices, size: int) -> Floats:
     """(liked − observed) / (all − observed), as every observed pair is liked; 0 where all were observed."""
     return (liked - observed) / np.maximum(size - observed, 1)
 
 
-def _codes(given: ArrayLike, size: int, kind: str) -> Codes:
+def _codes(given: ArrayLike, size: int, kind: str) -> Indices:
     codes = np.atleast_1d(np.asarray(given, np.int64))
     if len(codes) and (codes.min() < 0 or codes.max() >= size):
         raise DataError(

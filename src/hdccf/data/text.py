@@ -1,4 +1,4 @@
-"""CSV and its relatives, and JSON Lines: plain or compressed, in any encoding."""
+"""Delimited text and JSON Lines as tables: plain or compressed, in any encoding; Polars does the parsing."""
 
 import json
 import re
@@ -9,9 +9,7 @@ from typing import Any
 import polars as pl
 
 from hdccf.console import note
-from hdccf.data import compiled
-from hdccf.data.arrange import Coded
-from hdccf.data.columns import Columns
+from hdccf.data.columns import Columns, OpenTable, Table, TextOptions
 from hdccf.data.lines import (
     Dialect,
     compression,
@@ -22,12 +20,9 @@ from hdccf.data.lines import (
     line_of_row,
     open_bytes,
 )
-from hdccf.data.plain import Places, read_plain
-from hdccf.data.tables import Opened, Table, TextOptions
 from hdccf.errors import SourceError
 
 _SEPARATORS = ("\t", ",", ";", "|", "::", " ")
-_PLAIN_SEPARATORS = (b"\t", b",", b";", b"|", b" ")
 _STAND_IN = b"\x1f"  # "unit separator": what ASCII set aside for this, and no text holds
 _HEAD = 100  # rows that are looked at first
 _MEND = 'mend the line: one object on each, such as {"user": 1, "item": 2}'
@@ -36,7 +31,7 @@ _WHOLE = re.compile(r"\s*-?\d{1,18}\s*")
 _NUMBER_OR_TIME = re.compile(r"\s*(-?\d+(\.\d+)?([eE][+-]?\d+)?|\d{4}-\d\d-\d\d([T ].*)?)\s*")
 
 
-def open_csv(path: Path, options: TextOptions, separator: str | None = None) -> Opened:
+def open_csv(path: Path, options: TextOptions, separator: str | None = None) -> OpenTable:
     """A file of fields with separators. `separator` is what its name suggests, where nothing was given."""
     blank_lines, lines = first_lines(path, _known_encoding(options.encoding))
     if not lines:
@@ -61,11 +56,7 @@ def open_csv(path: Path, options: TextOptions, separator: str | None = None) -> 
     def fetch(columns: Columns) -> Table:
         return reader.fetch(columns, names, samples)
 
-    def codes(columns: Columns) -> Coded | None:
-        length = sum(map(len, lines)) // len(lines) + 1
-        return reader.codes(columns, names, samples, path.stat().st_size // length)
-
-    return Opened(str(path), names, fetch, None if header else head.row(0), codes)
+    return OpenTable(str(path), names, fetch, None if header else head.row(0), typed=False)
 
 
 class _Reader:
@@ -115,23 +106,6 @@ class _Reader:
         except (OSError, pl.exceptions.PolarsError) as cause:
             raise self._explain(cause) from cause
         return Table(frame.select(columns.names), self._locate)
-
-    def codes(self, columns: Columns, names: list[str], samples: pl.DataFrame, rows: int) -> Coded | None:
-        """Straight to codes, where the file is large (about so many rows) and seems to be plain."""
-        if (
-            not compiled.worthwhile(rows)
-            or self.payload is not None
-            or self.blank_lines
-            or columns.title is not None
-            or self.dialect.separator not in _PLAIN_SEPARATORS
-            or compression(self.path)
-        ):
-            return None
-        time = -1 if columns.time is None else names.index(columns.time)
-        if time >= 0 and not _all_whole(samples.to_series(time)):
-            return None
-        places = Places(len(names), names.index(columns.user), names.index(columns.item), time)
-        return read_plain(self.path, self.dialect, places)
 
     def _scan(
         self, *, header: bool, types: dict[str, Any] | None = None, source: bytes | None = None
@@ -186,7 +160,7 @@ class _Reader:
         )
 
 
-def open_jsonl(path: Path, options: TextOptions) -> Opened:
+def open_jsonl(path: Path, options: TextOptions) -> OpenTable:
     """One JSON object a line; ids and times may be numbers or text."""
     source: Path | bytes = path
     if not _is_utf8(options.encoding):
@@ -209,7 +183,7 @@ def open_jsonl(path: Path, options: TextOptions) -> Opened:
             raise _explain_json(path, source, cause) from cause
         return Table(frame, lambda row: f"{path}, line {_json_line(path, source, row)}")
 
-    return Opened(str(path), names, fetch)
+    return OpenTable(str(path), names, fetch)
 
 
 def _guess_separator(lines: list[str], quote: str, path: Path) -> str:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.acquire import cache_home
+from hdccf.data.download import cache_home
 from hdccf.data.interactions import Interactions, stable_order
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation.questions import PARTS, IndexArray
 from hdccf.files import atomic_file

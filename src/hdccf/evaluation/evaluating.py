@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.config import EvaluationOptions
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import lists as list_metrics
 from hdccf.evaluation import metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hdccf.console import note
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation.evaluating import DEFAULTS, Rank, evaluate
 from hdccf.evaluation.report import Evaluation

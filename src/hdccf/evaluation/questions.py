@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdccf.data.interactions import Adjacency
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 
 PARTS = ("validation", "test")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hdccf.config import EvaluationOptions
 from hdccf.console import progress_bar
-from hdccf.data.prepare import Split
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
 from hdccf.evaluation.candidates import CACHE, Candidates, frozen_candidates

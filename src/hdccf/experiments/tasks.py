@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from hdccf.config import Settings
-from hdccf.data import datasets, prepare
+from hdccf.data import datasets
+from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
-from hdccf.data.split import Split
+from hdccf.data.split import Split, leave_one_out
 
 CORE = 5
 """Users and items with fewer interactions are left out, as in the paper."""
@@ -68,7 +69,7 @@ def open_split(dataset: str, *, folder: Path | None = None, progress: bool = Fal
     if datasets.find(dataset).parts is not None:
         return datasets.load_split(dataset, source_folder=folder, progress=progress)
     data = datasets.load(dataset, source_folder=folder, progress=progress)
-    return prepare.leave_one_out(prepare.k_core(data, users=CORE, items=CORE))
+    return leave_one_out(k_core(data, users=CORE, items=CORE))
 
 
 def all_training(split: Split) -> Split:

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from hdccf.data import datasets
-from hdccf.data.acquire import find_stored
 from hdccf.data.batches import InBatch, NegativeColumns
+from hdccf.data.download import find_stored
 from hdccf.data.graph import Graph, Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import InBatchSampler

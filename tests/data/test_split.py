@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdccf
+from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
-from hdccf.data.prepare import (
+from hdccf.data.split import (
     Moment,
     Split,
     global_time_split,
-    k_core,
     leave_one_out,
     predefined_split,
     random_split,

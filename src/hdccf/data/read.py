@@ -1,6 +1,6 @@
-"""Anyone's table → Interactions: files, folders, globs, data frames, Arrow tables and sparse matrices."""
+"""The reader: files, folders, globs, data frames, Arrow tables and sparse matrices → `Interactions`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data import compiled
-from hdccf.data.arrange import Coded, arrange, in_halves
-from hdccf.data.columns import Columns, choose_columns
-from hdccf.data.ids import Groups, Numbered, group_ids, number_both
-from hdccf.data.interactions import Interactions
-from hdccf.data.tables import Opened, Table, TextOptions, open_frame, open_parquet, open_several
+from hdccf.data.columns import Columns, OpenTable, Table, TextOptions, choose_columns
+from hdccf.data.ids import number_ids
+from hdccf.data.interactions import IntArray, Interactions
+from hdccf.data.lines import damaged
 from hdccf.data.text import open_csv, open_jsonl
-from hdccf.data.times import ALLOWED, BadTimeError, integer_factor, to_microseconds
+from hdccf.data.times import ALLOWED, BadTimeError, to_microseconds
 from hdccf.errors import SourceError
 
 FORMATS = {
@@ -49,14 +47,34 @@ def read(
 ) -> Interactions:
     """Reads users, items and, where there are any, times and titles.
 
-    `source` is a path (CSV and its relatives, JSON Lines, Parquet; plain, gzip or zstd), a folder or a glob
-    of such files, a folder that `Interactions.save` wrote, a Polars or pandas data frame, an Arrow table, or
-    a SciPy sparse matrix (rows are users). Columns are names or numbers from 1; those that are not given are
-    guessed, and the guess is printed. `time=""` reads no times. With `minimum_rating`, only rows rated at
-    least so count.
+    Ids are numbered in order of first appearance; repeated pairs are merged and counted.
+
+    Parameters
+    ----------
+    source
+        A path (CSV and its relatives, JSON Lines, Parquet; plain, gzip or zstd), a folder or a glob of such
+        files, a folder that `Interactions.save` wrote, a Polars or pandas data frame, an Arrow table, or a
+        SciPy sparse matrix (rows are users).
+    user, item, time, rating, title
+        Columns, by name or by number from 1. Those that are not given are guessed from the usual names, and
+        the guess is printed. `time=""` reads no times.
+    minimum_rating
+        Leaves out rows with a lower rating; without it every row counts.
+    separator, header, quote, encoding
+        How text files are written; the separator and whether there is a header are otherwise guessed.
+        `quote=""` reads quotation marks as they are.
+    time_format
+        A strftime format for times in another order than ISO 8601, such as `"%d/%m/%Y %H:%M"`.
+    drop_nulls
+        Leaves out rows without user, item or time, which are otherwise refused.
+    format
+        `csv`, `tsv`, `jsonl` or `parquet`, where the file's name does not say so.
+
+    Examples
+    --------
+    >>> hdccf.read("ratings.csv", user="customer", item="sku", minimum_rating=4)
     """
-    text = TextOptions(separator, header, quote, encoding)
-    opened, typed = _open(source, text, format)
+    opened = _open(source, TextOptions(separator, header, quote, encoding), format)
     if isinstance(opened, Interactions):
         return opened
     return to_interactions(
@@ -65,76 +83,78 @@ def read(
         minimum_rating=minimum_rating,
         time_format=time_format,
         drop_nulls=drop_nulls,
-        typed=typed,
     )
 
 
 def to_interactions(
-    opened: Opened,
+    opened: OpenTable,
     given: Mapping[str, str | int | None],
     *,
     minimum_rating: float | None = None,
     time_format: str | None = None,
     drop_nulls: bool = False,
-    typed: bool = True,
 ) -> Interactions:
-    """Chooses the columns of a table, reads them, and maps the ids."""
+    """Chooses the columns of a table, reads them, and numbers the ids."""
+    filtering = minimum_rating is not None
     columns = choose_columns(
-        opened.columns,
-        given,
-        source=opened.name,
-        need_rating=minimum_rating is not None,
-        first_row=opened.first_row,
+        opened.columns, given, source=opened.name, need_rating=filtering, first_row=opened.first_row
     )
-    if columns.rating is not None and minimum_rating is None:
+    if columns.rating is not None and not filtering:
         note(f"{opened.name}: every row counts, whatever its {columns.rating!r}, without minimum_rating")
-    if opened.codes is not None and minimum_rating is None and time_format is None:
-        coded = opened.codes(columns)
-        if coded is not None:
-            return _build_large(coded, columns, opened.name, whole=columns.time is not None)
     table = opened.fetch(columns)
     if not table.frame.height:
         raise SourceError(f"{opened.name} has no rows; give a source with rows of user and item")
-    table = _without_nulls(table, columns, opened.name, minimum_rating is not None, drop_nulls)
+    table = _without_nulls(table, columns, opened.name, filtering, drop_nulls)
     if not table.frame.height:
         raise SourceError(f"{opened.name} has no row without a missing value; give other columns")
     if columns.rating is not None and minimum_rating is not None:
         table = _at_least(table, columns.rating, minimum_rating, opened.name)
-    large = compiled.worthwhile(table.frame.height)
-    raw = _whole_times(table, columns) if large else None
-    times = None if raw is not None else _times(table, columns, opened.name, time_format)
-    # The table is let go column by column: texts are by far the largest thing here.
-    parts = {name: table.frame[name] for name in (columns.user, columns.item)}
-    titles = None if columns.title is None else table.frame[columns.title]
-    del table
-    if large:
-        chunks = raw if times is None else [times]
-        coded, numbered = _number_both(parts, columns, chunks, opened.name, typed)
-        named = None if titles is None else _titles(titles, numbered)
-        return _build_large(coded, columns, opened.name, whole=raw is not None, titles=named)
-    users, items = _group_both(parts, columns, opened.name, typed)
-    return _build(users, items, times, None if titles is None else _titles(titles, items))
+    times = _times(table, columns, opened.name, time_format)
+    frame = table.frame
+    # Both columns at the same time: Polars and NumPy release the interpreter's lock.
+    with ThreadPoolExecutor(2) as pool:
+        (user_ids, users), (item_ids, items) = pool.map(
+            lambda name: number_ids(frame[name], source=opened.name, typed=opened.typed),
+            (columns.user, columns.item),
+        )
+    _refuse_single(user_ids, item_ids, columns, opened.name)
+    titles = None if columns.title is None else _first_titles(frame[columns.title], items, len(item_ids))
+    return Interactions.from_codes(
+        users, items, user_ids=user_ids, item_ids=item_ids, times=times, titles=titles
+    )
 
 
-def _open(source: Any, text: TextOptions, kind: str | None) -> tuple[Opened | Interactions, bool]:
-    """The source with its columns, and whether it knows types."""
+# -- opening -------------------------------------------------------------------------------------------------
+
+
+def _open(source: Any, text: TextOptions, kind: str | None) -> OpenTable | Interactions:
     if isinstance(source, Interactions):
-        return source, True
+        return source
     if isinstance(source, (str, Path)):
         return _open_paths(str(source), text, kind)
     if isinstance(source, (pl.DataFrame, pl.LazyFrame)):
-        return open_frame(source, "the data frame"), True
+        return open_frame(source, "the data frame")
     if hasattr(source, "tocoo") and hasattr(source, "nnz"):
-        return open_frame(_matrix_frame(source), "the matrix"), True
+        return open_frame(_matrix_frame(source), "the matrix")
     if hasattr(source, "__arrow_c_stream__"):
-        return open_frame(pl.DataFrame(source), "the table"), True
+        return open_frame(pl.DataFrame(source), "the table")
     if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
-        return open_frame(pl.from_pandas(source), "the data frame"), True
+        return open_frame(pl.from_pandas(source), "the data frame")
     raise SourceError(f"a {type(source).__name__} cannot be read; give {_FRAMES}")
 
 
+def open_frame(frame: pl.DataFrame | pl.LazyFrame, name: str) -> OpenTable:
+    """A data frame in memory, or a lazy one."""
+    lazy = frame.lazy()
+
+    def fetch(columns: Columns) -> Table:
+        return Table(lazy.select(columns.names).collect(), lambda row: f"{name}, row {row + 1}")
+
+    return OpenTable(name, lazy.collect_schema().names(), fetch)
+
+
 def _matrix_frame(matrix: Any) -> pl.DataFrame:
-    """A sparse matrix as a table: what is stored and not zero, in order of row and column."""
+    """The stored entries of a sparse matrix that are not zero, in order of row and column."""
     entries = matrix.tocsr().tocoo()
     stored = entries.data != 0
     return pl.DataFrame(
@@ -146,20 +166,20 @@ def _matrix_frame(matrix: Any) -> pl.DataFrame:
     )
 
 
-def _open_paths(source: str, text: TextOptions, kind: str | None) -> tuple[Opened | Interactions, bool]:
+def _open_paths(source: str, text: TextOptions, kind: str | None) -> OpenTable | Interactions:
     if kind is not None and kind not in FORMATS:
         raise SourceError(f"format={kind!r} is unknown; choose one of {', '.join(sorted(FORMATS))}")
     path = Path(source).expanduser()
     if path.is_dir() and (path / "meta.json").is_file():
-        return Interactions.load(path), True
+        return Interactions.load(path)
     files = _files(path, source, kind)
     kinds = {kind or _format_of(file) for file in files}
     if len(kinds) > 1:
         raise SourceError(
             f"{source} holds {' and '.join(sorted(kinds))} files; read one format at a time, with a glob"
         )
-    parts = [_open_file(file, kinds.copy().pop(), text) for file in files]
-    return open_several(parts, source), not kinds & {"csv", "tsv"}
+    only = kinds.pop()
+    return open_several([_open_file(file, only, text) for file in files], source)
 
 
 def _files(path: Path, source: str, kind: str | None) -> list[Path]:
@@ -217,17 +237,71 @@ def _start_of(file: Path) -> bytes:
     return start
 
 
-def _open_file(file: Path, kind: str, text: TextOptions) -> Opened:
+def _open_file(file: Path, kind: str, text: TextOptions) -> OpenTable:
     _start_of(file)
     if kind == "parquet":
-        return open_parquet(file)
+        return _open_parquet(file)
     if kind == "jsonl":
         return open_jsonl(file, text)
     return open_csv(file, text, separator="\t" if kind == "tsv" else None)
 
 
+def _open_parquet(path: Path) -> OpenTable:
+    """One Parquet file; only the needed columns are read."""
+    try:
+        lazy = pl.scan_parquet(path, glob=False)
+        names = lazy.collect_schema().names()
+    except (OSError, pl.exceptions.PolarsError) as cause:
+        raise damaged(path, cause) from cause
+
+    def fetch(columns: Columns) -> Table:
+        try:
+            frame = lazy.select(columns.names).collect()
+        except (OSError, pl.exceptions.PolarsError) as cause:
+            raise damaged(path, cause) from cause
+        return Table(frame, lambda row: f"{path}, row {row + 1}")
+
+    return OpenTable(str(path), names, fetch)
+
+
+def open_several(parts: Sequence[OpenTable], name: str) -> OpenTable:
+    """Files that hold parts of one table, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    for part in parts[1:]:
+        if set(part.columns) != set(parts[0].columns):
+            raise SourceError(
+                f"{part.name} has the columns {', '.join(part.columns)}, but {parts[0].name} has "
+                f"{', '.join(parts[0].columns)}; read files with the same columns"
+            )
+
+    def fetch(columns: Columns) -> Table:
+        tables = [part.fetch(columns) for part in parts]
+
+        def locate(row: int) -> str:
+            for table in tables:
+                if row < table.frame.height:
+                    return table.locate(row)
+                row -= table.frame.height
+            raise IndexError(row)
+
+        try:
+            frame = pl.concat([table.frame for table in tables], how="vertical_relaxed")
+        except pl.exceptions.PolarsError as cause:
+            kinds = "; ".join(sorted({str(dict(table.frame.schema)) for table in tables}))
+            raise SourceError(
+                f"{name}: its files hold columns of different types ({kinds}); make them equal"
+            ) from cause
+        return Table(frame, locate)
+
+    return OpenTable(name, parts[0].columns, fetch, parts[0].first_row, parts[0].typed)
+
+
+# -- rows ----------------------------------------------------------------------------------------------------
+
+
 def _without_nulls(table: Table, columns: Columns, source: str, need_rating: bool, drop: bool) -> Table:
-    """Refuses rows without user, item, time or (where it is asked for) rating, or drops them and says so."""
+    """Refuses rows without user, item, time or (where it is needed) rating, or drops them and says so."""
     needed = [columns.user, columns.item, columns.time, columns.rating if need_rating else None]
     counts = {name: table.frame[name].null_count() for name in dict.fromkeys(needed) if name is not None}
     missing = {name: count for name, count in counts.items() if count}
@@ -241,13 +315,7 @@ def _without_nulls(table: Table, columns: Columns, source: str, need_rating: boo
             "mend the source, or give drop_nulls=True (--drop-nulls) to leave such rows out"
         )
     note(f"{source}: left out {int(empty.sum()):,} of {len(empty):,} rows with a missing value ({listed})")
-    return _filtered(table, ~empty)
-
-
-def _filtered(table: Table, keep: pl.Series) -> Table:
-    """Some of the rows, which still know their places."""
-    rows, locate = keep.arg_true(), table.locate
-    return Table(table.frame.filter(keep), lambda row: locate(int(rows[row])))
+    return table.filter(~empty)
 
 
 def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
@@ -264,97 +332,7 @@ def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
     if not keep.any():
         highest = float(numbers.to_numpy().max())
         raise SourceError(f"{source}: no {rating!r} is at least {minimum:g}; the highest is {highest:g}")
-    return table if keep.all() else _filtered(table, keep)
-
-
-def _group_both(
-    parts: dict[str, pl.Series], columns: Columns, source: str, typed: bool
-) -> tuple[Groups, Groups]:
-    """Users and items at the same time, each on a processor of its own; empties `parts`."""
-    with ThreadPoolExecutor(2) as pool:
-        users, items = pool.map(
-            lambda name: group_ids(parts.pop(name), source=source, typed=typed), (columns.user, columns.item)
-        )
-    _refuse_single(users.vocabulary, items.vocabulary, columns, source)
-    return users, items
-
-
-def _number_both(
-    parts: dict[str, pl.Series],
-    columns: Columns,
-    times: list[NDArray[np.int64]] | None,
-    source: str,
-    typed: bool,
-) -> tuple[Coded, Numbered]:
-    """The codes of a large table, and its items once more, for their titles; empties `parts`."""
-    users, items = number_both(parts.pop(columns.user), parts.pop(columns.item), source=source, typed=typed)
-    halves = in_halves(users.numbers, items.numbers, times)
-    return Coded(users.vocabulary, items.vocabulary, halves), items
-
-
-def _refuse_single(users: pl.Series, items: pl.Series, columns: Columns, source: str) -> None:
-    for kind, name, ids in (("user", columns.user, users), ("item", columns.item, items)):
-        if len(ids) < 2:
-            raise SourceError(
-                f"{source}: column {name!r} has one {kind} only, {ids[0]!r}; two are the least: give "
-                f"more rows, or another column with {kind}= (--{kind})"
-            )
-
-
-def _build_large(
-    coded: Coded, columns: Columns, source: str, *, whole: bool, titles: pl.Series | None = None
-) -> Interactions:
-    """Through compiled loops; `whole` says that times are numbers of a unit that is still to be found."""
-    _refuse_single(coded.user_ids, coded.item_ids, columns, source)
-    halves, factor = coded.halves, coded.factor or 1
-    if whole and coded.factor is None:
-        found = integer_factor(*halves.time_range)
-        if found is None:
-            times = pl.Series(columns.time, np.concatenate(halves.times))
-            halves = halves.with_times(to_microseconds(times, source=source))
-        else:
-            factor = found
-    done = arrange(halves, len(coded.user_ids), len(coded.item_ids), factor)
-    return Interactions.from_collapsed(done, user_ids=coded.user_ids, item_ids=coded.item_ids, titles=titles)
-
-
-def _build(
-    users: Groups,
-    items: Groups,
-    times: NDArray[np.int64] | None,
-    titles: pl.Series | None,
-) -> Interactions:
-    codes = items.codes()
-    if times is not None and not bool(np.all(times[1:] >= times[:-1])):
-        return Interactions.from_codes(
-            users.codes(),
-            codes,
-            user_ids=users.vocabulary,
-            item_ids=items.vocabulary,
-            times=times,
-            titles=titles,
-        )
-    # The rows are in order of time already, so each user's group is a history.
-    their_items = np.empty(len(codes), np.int32)
-    their_times = None if times is None else np.empty(len(times), np.int64)
-
-    def fill(part: tuple[int, int]) -> None:
-        for places, rows in users.pieces(*part):
-            their_items[places] = codes[rows]
-            if times is not None and their_times is not None:
-                their_times[places] = times[rows]
-
-    middle = len(users.vocabulary) // 2
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(fill, ((0, middle), (middle, len(users.vocabulary)))))
-    return Interactions.from_histories(
-        users.starts(),
-        their_items,
-        user_ids=users.vocabulary,
-        item_ids=items.vocabulary,
-        times=their_times,
-        titles=titles,
-    )
+    return table if keep.all() else table.filter(keep)
 
 
 def _times(table: Table, columns: Columns, source: str, time_format: str | None) -> NDArray[np.int64] | None:
@@ -369,16 +347,18 @@ def _times(table: Table, columns: Columns, source: str, time_format: str | None)
         ) from bad
 
 
-def _whole_times(table: Table, columns: Columns) -> list[NDArray[np.int64]] | None:
-    """Times that are whole numbers, chunk by chunk as they were read: the loops make microseconds of them."""
-    if columns.time is None or table.frame[columns.time].dtype != pl.Int64:
-        return None
-    return [chunk.to_numpy() for chunk in table.frame[columns.time].get_chunks()]
-
-
-def _titles(titles: pl.Series, items: Groups | Numbered) -> pl.Series:
+def _first_titles(titles: pl.Series, items: IntArray, n_items: int) -> pl.Series:
     """The first title that is given for each item."""
-    frame = pl.DataFrame({"item": items.codes(), "title": titles.cast(pl.String)}).drop_nulls()
+    frame = pl.DataFrame({"item": items, "title": titles.cast(pl.String)}).drop_nulls()
     named = frame.unique("item", keep="first", maintain_order=True)
-    every = pl.DataFrame({"item": np.arange(len(items.vocabulary), dtype=np.int32)})
+    every = pl.DataFrame({"item": np.arange(n_items, dtype=np.int32)})
     return every.join(named, on="item", how="left", maintain_order="left")["title"]
+
+
+def _refuse_single(users: pl.Series, items: pl.Series, columns: Columns, source: str) -> None:
+    for kind, name, ids in (("user", columns.user, users), ("item", columns.item, items)):
+        if len(ids) < 2:
+            raise SourceError(
+                f"{source}: column {name!r} has one {kind} only, {ids[0]!r}; two are the least: give "
+                f"more rows, or another column with {kind}= (--{kind})"
+            )
