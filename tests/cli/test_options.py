@@ -22,7 +22,7 @@ class Reading(Options):
     """How many
     rows."""
     quiet: bool = False
-    """Say nothing."""
+    """Say nothing; needs hdccf[quiet]."""
     tags: tuple[str, ...] = ()
     """Words; repeat for more."""
     sizes: tuple[int, ...] = (1, 2)
@@ -86,7 +86,16 @@ def test_what_is_typed_fills_the_groups(app: typer.Typer, filled: list[Any]) -> 
 
 def test_the_help_is_that_of_the_fields(app: typer.Typer) -> None:
     text = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120", "TERM": "dumb"}).output
-    for part in ("Reading", "--from", "DIR", "Where the files are.", "How many rows.", "[default: 7]", "1,2"):
+    for part in (
+        "Reading",
+        "--from",
+        "DIR",
+        "Where the files are.",
+        "How many rows.",
+        "[default: 7]",
+        "1,2",
+        "[quiet]",
+    ):
         assert part in text
     assert "--no-quiet" not in text
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic.fields import FieldInfo
+from rich.markup import escape
 
 from hdccf.config import Options
 from hdccf.errors import ConfigError
@@ -91,7 +92,7 @@ class _Group:
         option = typer.Option(
             *names.split(),
             metavar=shape.metavar,
-            help=" ".join((found.description or "").split()),
+            help=escape(" ".join((found.description or "").split())),
             min=_limit(found, "ge"),
             max=_limit(found, "le"),
             rich_help_panel=shape.panel or self.panel.title,
