@@ -153,7 +153,7 @@ def together(workers: int, store: str, n_steps: dict[str, int], place: str) -> d
     from hdccf.recommend.run_folder import Cluster
 
     asked = time.time()
-    with connected(Cluster(workers), progress=False):
+    with connected(Cluster(workers=workers), progress=False):
         trainer = TorchTrainer(
             measure_worker,
             train_loop_config={"store": store, "n_steps": n_steps},

@@ -35,7 +35,7 @@ def main() -> None:
         print(f"  {why['items'][0]['title']} because of {reason['title']} ({reason['share']:.0%})")
 
     found = ask(address, "/v1/items?q=thriller&limit=2")["items"]
-    print(f"somebody new, who watched {' and '.join(item['title'] for item in found)}:")
+    print(f"a new user, who watched {' and '.join(item['title'] for item in found)}:")
     body = {"items": [item["item"] for item in found], "k": 3}
     for item in ask(address, "/v1/recommend", body)["lists"][0]["items"]:
         print(f"  {item['score']:.3f} {item['title']}")

@@ -56,7 +56,7 @@ def test_a_client_in_python_gets_answers_reasons_and_problems(address: str) -> N
     said = run(sys.executable, EXAMPLES / "ask.py", address)
     assert re.search(r"for u\d+:\n  -?0\.\d+ .+\(.+, \d{4}\)\n", said)
     assert " because of " in said
-    assert "somebody new, who watched " in said
+    assert "a new user, who watched " in said
     assert "Unknown id: user 'nobody' is not in the training data; known are for example" in said
 
 

@@ -47,13 +47,3 @@ def test_everything_that_is_shipped_builds_settings() -> None:
     for name, entry in MODELS.items():
         for preset in presets_of(name):
             entry.settings(**preset_named(name, preset))
-
-
-def test_what_was_tuned_is_what_is_shipped() -> None:
-    tuned = Path(__file__).parent.parent / "results" / "tuned"
-    found, shipped = (
-        {str(file.relative_to(folder)): file.read_text() for file in folder.glob("*/*.toml")}
-        for folder in (tuned, models.TUNED)
-    )
-    assert found
-    assert shipped == found  # else: cp -r results/tuned src/hdccf/

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = version("hdccf")
 
 if TYPE_CHECKING:
+    from hdccf.config import FitOptions as FitOptions
     from hdccf.data.core import k_core as k_core
     from hdccf.data.datasets import load as load
     from hdccf.data.interactions import Interactions as Interactions
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hdccf.models.reference import Random as Random
     from hdccf.recommend.recommender import Recommender as Recommender
     from hdccf.recommend.recommender import load_run as load_run
-    from hdccf.recommend.run_folder import FitOptions as FitOptions
     from hdccf.training.fit import fit as fit
     from hdccf.training.fit import resume as resume
 
@@ -40,7 +40,7 @@ _ROOM_OF = {
     "Random": "hdccf.models.reference",
     "Recommender": "hdccf.recommend.recommender",
     "load_run": "hdccf.recommend.recommender",
-    "FitOptions": "hdccf.recommend.run_folder",
+    "FitOptions": "hdccf.config",
     "fit": "hdccf.training.fit",
     "resume": "hdccf.training.fit",
     "World": "hdccf.data.synthetic",

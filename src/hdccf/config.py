@@ -150,12 +150,27 @@ HISTORY: dict[str, Dimension] = {
 """The dimensions of a history vector, for every model that can have one."""
 
 
-class Settings(BaseModel):
-    """The base of all settings: unknown names and impossible values are a `ConfigError` of one line."""
+class Options(BaseModel):
+    """The base of all options and settings: unknown names and impossible values are a `ConfigError`."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False, validate_default=True
     )
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(_one_line(type(self), error)) from error
+
+    def changed(self, **values: Any) -> Self:
+        """A copy with some values replaced, validated anew."""
+        return type(self)(**{**self.model_dump(), **values})
+
+
+class Settings(Options):
+    """The settings of a model."""
+
     space: ClassVar[Space] = Space()
     """What `hdccf tune` may change; settings without a space are not tuned."""
     model: ClassVar[str] = ""
@@ -164,10 +179,7 @@ class Settings(BaseModel):
     """Named changes to the defaults."""
 
     def __init__(self, /, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(_one_line(type(self), error)) from error
+        super().__init__(**values)  # so that type[Settings] takes the values of any model
 
     def resolved(self, train: Any) -> Self:
         """With every automatic choice made for this training data."""
@@ -181,10 +193,6 @@ class Settings(BaseModel):
     def false_negative_rate(self) -> float:
         """The assumed probability that an unobserved item is a false negative."""
         return 0.0
-
-    def changed(self, **values: Any) -> Self:
-        """A copy with some settings replaced, validated anew."""
-        return type(self)(**{**self.model_dump(), **values})
 
 
 class TrainingSettings(Settings):
@@ -238,6 +246,72 @@ class PositiveSettings(RecencySettings, TrainingSettings):
     """A pair that occurred n times counts n to this power."""
 
 
+class Cluster(Options):
+    """The workers that train together, on Ray."""
+
+    workers: int = Field(ge=1)
+    """Share the work among N workers on Ray; needs hdccf[ray]. The result is that of one process, but for
+    rounding."""
+    address: str | None = None
+    """The Ray cluster: auto for the one that runs here, ray://HOST:10001, or HOST:6379. Without it one is
+    started on this machine."""
+    storage: str | None = None
+    """Where workers find the pairs and leave checkpoints: a folder or an address (s3://…) that all machines
+    reach. Without it the run's folder."""
+    timeout: float = Field(default=300.0, ge=1)
+    """A worker that does not answer the others for so long is taken to hang, and all are started again from
+    the last checkpoint."""
+    retries: int = Field(default=3, ge=0)
+    """How often failed workers are started again."""
+
+
+class FitOptions(Options):
+    """How to train, as opposed to what: of these only the threads and the device can change the result."""
+
+    device: str = "cpu"
+    """cpu, or cuda where there is one."""
+    threads: int | None = Field(default=None, ge=1)
+    """Processor threads; all if not given. Bits repeat for the same number."""
+    checkpoint_minutes: float = Field(default=5.0, ge=0)
+    """Save at least this often."""
+    checkpoint_epochs: int = Field(default=10, ge=1)
+    """And after this many epochs."""
+    tensorboard: bool = False
+    """Also write curves for TensorBoard."""
+    profile: bool = False
+    """Say at the end where the time went, by stage, and keep it as profile.json."""
+    cluster: Cluster | None = None
+    """The workers that train together; none is this process alone."""
+
+
+TOP_K = 10
+"""How long a list is, where nothing else is asked for."""
+EXPLAINED = 3
+"""How many of the best items are explained."""
+REASONS = 5
+"""How many items of the history are named as reasons."""
+
+
+class EvaluationOptions(Options):
+    """What `evaluate` ranks and measures."""
+
+    protocols: tuple[str, ...] = ("sampled", "full")
+    """'sampled' ranks each held-out item against drawn negatives, as the paper does; 'full' against all
+    items, as a user would meet them. Sampled figures look much better: read both."""
+    ks: tuple[int, ...] = (10, 50)
+    """Lengths of the top-k lists that are measured, such as 10,50."""
+    part: str = "test"
+    """Which held-out part. Tune on validation, report test."""
+    negatives: int = 99
+    """How many negatives sampled ranking draws for each user."""
+    weighting: str = "uniform"
+    """How negatives are drawn: all items alike, or popular ones more often, which is harder."""
+    seed: int = 0
+    """Draws the negatives. Keep it: every model is to see the same ones."""
+    memory: int = 256
+    """MiB for scores at a time; less is slower on very large catalogues only."""
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The settings of a TOML file as a flat table."""
     try:
@@ -274,7 +348,7 @@ def build_settings(kind: type[Settings], *layers: Mapping[str, Any]) -> Settings
     return kind(**merged)
 
 
-def _one_line(kind: type[Settings], error: ValidationError) -> str:
+def _one_line(kind: type[Options], error: ValidationError) -> str:
     """Pydantic's first complaint as: what was given, what is allowed, what to do."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])

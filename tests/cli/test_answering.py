@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+import command_line
 import hdccf
+from command_line import error_of
 from graphs import small_split
-from hdccf.cli import main
 from training import quick
 
 Call = Callable[..., str]
@@ -32,16 +33,12 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, fails: bool = False) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main([*arguments])
+        if fails:
+            return error_of(capsys, *arguments)
+        code = command_line.call(*arguments)
         out, err = capsys.readouterr()
-        assert (ended.value.code or 0) == (2 if fails else 0), err
-        if not fails:
-            return out
-        assert out == ""
-        (line,) = [line for line in err.splitlines() if not line.startswith("note:")]
-        assert line.startswith("error: ")
-        return line
+        assert code == 0, err
+        return out
 
     return run
 
@@ -60,12 +57,12 @@ def test_users_get_tables_or_json(runs: dict[str, str], call: Call, name: str) -
     assert [row["item"] for row in found] == expected["item"].to_list()
 
 
-def test_somebody_new_and_something_new(runs: dict[str, str], call: Call) -> None:
+def test_new_users_and_new_items(runs: dict[str, str], call: Call) -> None:
     loaded = hdccf.load_run(runs["free"])
     found = rows_of(call("recommend", runs["free"], "--items", "100", "104", "--k", "2", "--json"))
     expected = loaded.recommend_for_items([[100, 104]], k=2)["item"].to_list()
     assert [row["item"] for row in found] == expected
-    assert "for somebody new" in call("recommend", runs["free"], "--items", "100")
+    assert "for a new user" in call("recommend", runs["free"], "--items", "100")
     found = rows_of(call("recommend", runs["free"], "--new-item", "u1", "u3", "--k", "2", "--json"))
     assert [row["user"] for row in found] == loaded.users_for_new_items([["u1", "u3"]], k=2)["user"].to_list()
 
@@ -79,16 +76,16 @@ def test_allowed_and_denied_items_come_from_files(runs: dict[str, str], call: Ca
     assert "cannot be read" in call("recommend", runs["free"], "u1", "--deny", "none.txt", fails=True)
 
 
-def test_everybody_goes_into_a_file_that_is_not_overwritten_unasked(
+def test_all_users_go_into_a_file_that_is_not_overwritten_unasked(
     runs: dict[str, str], call: Call, tmp_path: Path
 ) -> None:
-    everybody = ("recommend", runs["history"], "--all", "--out", "recs.parquet")
-    assert "2 items for each of 40 users" in call(*everybody, "--k", "2")
+    all_users = ("recommend", runs["history"], "--all", "--out", "recs.parquet")
+    assert "2 items for each of 40 users" in call(*all_users, "--k", "2")
     written = pl.read_parquet(tmp_path / "recs.parquet")
     assert written.columns == ["user", "rank", "item", "score"]
     assert len(written) == 80
-    assert "recs.parquet exists" in call(*everybody, fails=True)
-    call(*everybody, "--k", "1", "--overwrite")
+    assert "recs.parquet exists" in call(*all_users, fails=True)
+    call(*all_users, "--k", "1", "--overwrite")
     assert len(pl.read_parquet(tmp_path / "recs.parquet")) == 40
 
 
@@ -126,7 +123,7 @@ def test_vectors_are_exported(runs: dict[str, str], call: Call, tmp_path: Path) 
 
 
 MISTAKES = {
-    "nobody": (["recommend", "RUN"], "whom for"),
+    "no ids": (["recommend", "RUN"], "no users given; pass ids, --items"),
     "two kinds": (["recommend", "RUN", "--items", "--new-item", "100"], "exclude each other"),
     "all without a file": (["recommend", "RUN", "--all"], "--all and --out go together"),
     "a file without all": (["recommend", "RUN", "u1", "--out", "x.parquet"], "--all and --out go together"),

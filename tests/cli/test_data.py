@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import command_line
 from hdccf import Interactions
-from hdccf.cli import main
 from hdccf.data.datasets import DATASETS, Dataset, Statistics
 from hdccf.data.download import DataFile, Source
 
@@ -49,10 +49,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command line that must end well; gives its output."""
 
     def call(*arguments: str) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["data", *arguments])
+        code = command_line.call("data", *arguments)
         out, err = capsys.readouterr()
-        assert not ended.value.code, err
+        assert code == 0, err
         return out
 
     return call
@@ -86,8 +85,7 @@ def test_get_says_what_it_is_and_where(run: Run, folder: Path) -> None:
 def test_get_prints_the_licence_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = []
     for _ in range(2):
-        with pytest.raises(SystemExit):
-            main(["data", "get", "tiny", "--from", "given"])
+        command_line.call("data", "get", "tiny", "--from", "given")
         said.append(capsys.readouterr().err.count("look at it as you like"))
     assert said == [1, 0]
 
@@ -98,10 +96,7 @@ def test_get_saves_interactions_that_info_opens_and_never_overwrites(
     run("get", "tiny", "--from", "given", "--out", "saved")
     assert len(Interactions.load(folder / "saved")) == 6
     assert "saved: 3 × 3 × 6" in run("info", "saved")
-    with pytest.raises(SystemExit) as ended:
-        main(["data", "get", "tiny", "--out", "saved"])
-    assert ended.value.code == 2
-    assert "saved exists" in capsys.readouterr().err
+    assert "saved exists" in command_line.error_of(capsys, "data", "get", "tiny", "--out", "saved")
 
 
 def test_info_shows_the_paper_s_table_before_and_after_the_core(run: Run) -> None:

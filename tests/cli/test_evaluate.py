@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import hdccf
-from hdccf.cli import main
+from command_line import call, error_of
 from hdccf.data.interactions import Interactions
 from hdccf.evaluation import Evaluation
 
@@ -49,22 +49,6 @@ def runs(tmp_path: Path) -> dict[str, str]:
 def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no word of a table is broken."""
     monkeypatch.setenv("COLUMNS", "160")
-
-
-def call(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([*arguments])
-    return int(ended.value.code or 0)
-
-
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line that is written instead of a result."""
-    assert call(*arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = [line for line in captured.err.splitlines() if not line.startswith("note:")]
-    assert line.startswith("error: ")
-    return line
 
 
 def test_json_is_protocols_and_metrics(runs: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:

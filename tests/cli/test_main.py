@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import command_line
 import hdccf
 from hdccf.cli import data as data_commands
-from hdccf.cli import main
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -22,10 +22,9 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("HDCCF_DATA_HOME", raising=False)
 
     def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
+        code = command_line.call(*arguments)
         out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
+        return code, out, err
 
     return call
 
@@ -120,7 +119,7 @@ def test_debug_shows_the_traceback_as_well(run: Run, place: str) -> None:
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_what_nobody_foresaw_is_one_line_too(
+def test_an_unforeseen_error_is_one_line_too(
     run: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int, match: str
 ) -> None:
     def fail(_: object) -> None:

@@ -7,16 +7,10 @@ import polars as pl
 import pytest
 
 import hdccf
+from command_line import call, error_of
 from graphs import tastes
-from hdccf.cli import main
 
 QUICK = ["--set", "epochs=1", "--set", "embedding_dim=4", "--set", "block_users=16"]
-
-
-def call(*arguments: str | Path) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return int(ended.value.code or 0)
 
 
 def test_what_a_split_leaves_without_training_is_said(
@@ -85,10 +79,6 @@ def test_what_a_run_cannot_start_is_one_line(
             "its items.embedding is 30×4, here it is 31×8",
         ),
     ):
-        capsys.readouterr()
         given = ["--init-from", str(start), "--out", str(tmp_path / "new"), *settings]
-        assert call("train", "--interactions", grown, *given) == 2
-        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-        assert len(lines) == 1
-        assert said in lines[0]
+        assert said in error_of(capsys, "train", "--interactions", grown, *given)
         assert not (tmp_path / "new").exists()

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from hdccf.experiments.locks import FileLock
+from filelock import FileLock
 
 HERE = Path(__file__).parent
 

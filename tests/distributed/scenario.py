@@ -43,7 +43,7 @@ def world() -> Split:
 
 def options(workers: int = 2, **more: Any) -> FitOptions:
     # A checkpoint a step: whatever happens, there is a last one.
-    cluster = Workers(workers, **more)
+    cluster = Workers(workers=workers, **more)
     return FitOptions(threads=1, checkpoint_minutes=0, checkpoint_epochs=1, cluster=cluster)
 
 
@@ -119,8 +119,10 @@ def everybody(out: Path, nodes: Cluster) -> None:
     nodes.add_node(num_cpus=1)
     wanted = {"k": 5, "history": "all", "include_seen": False, "deny": [101, 102]}
     run = RunFolder.open(out / "calm")
-    answering.recommend_all(run, out / "all.parquet", Workers(2), wanted, overwrite=False, progress=False)
-    with ranked_together(run, Workers(2), 64) as rank:
+    answering.recommend_all(
+        run, out / "all.parquet", Workers(workers=2), wanted, overwrite=False, progress=False
+    )
+    with ranked_together(run, Workers(workers=2), 64) as rank:
         found = evaluate(load_run(run.path), run.split(), ks=(3, 5), negatives=6, rank=rank)
     found.save(out / "evaluation")
 

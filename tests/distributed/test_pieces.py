@@ -269,7 +269,7 @@ def test_models_that_train_alone_are_refused() -> None:
 
 
 def test_more_workers_than_pairs_are_refused(tmp_path: Path) -> None:
-    options = FitOptions(cluster=Cluster(500))
+    options = FitOptions(cluster=Cluster(workers=500))
     with pytest.raises(ConfigError, match="500 workers are too many for 40 users"):
         driver.fit(small_split(), BPR(), seed=0, out=tmp_path / "run", options=options)
 

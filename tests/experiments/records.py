@@ -1,4 +1,4 @@
-"""Journal records that nobody trained, for tests of what is made of them."""
+"""Journal records made up for tests, without any training."""
 
 from typing import Any
 

@@ -8,9 +8,9 @@ import pytest
 from hdccf.config import Real, Space
 from hdccf.errors import ConfigError
 from hdccf.experiments import plans
-from hdccf.experiments.best import write_best
 from hdccf.experiments.plans import STUDIES, Plan
 from hdccf.experiments.tasks import PAPER, task_of
+from hdccf.experiments.tuning import write_best
 from hdccf.models import MODELS, entry_named
 from hdccf.models.hdccf.settings import PRESETS
 
@@ -117,12 +117,12 @@ def test_the_ablations_are_the_paper_s_and_ours(plan: Plan) -> None:
 
 def test_a_quick_look_is_smaller(plan: Plan) -> None:
     quick = replace(plan, budget="quick")
-    for row in [*plans.table(quick), *plans.omega(quick)]:
+    for row in [*plans.table(quick), *STUDIES["omega"](quick)]:
         settings = entry_named(row.model).settings(**row.settings).model_dump()
         assert settings.get("epochs", 0) <= 20
         assert settings.get("embedding_dim", 0) <= 32
         assert row.seeds <= 2
-    assert len(plans.omega(quick)) < len(plans.omega(plan))
+    assert len(STUDIES["omega"](quick)) < len(STUDIES["omega"](plan))
 
 
 def test_overrides_reach_the_rows_that_have_the_setting(plan: Plan) -> None:
@@ -139,4 +139,4 @@ def test_what_is_impossible_is_refused(plan: Plan) -> None:
     with pytest.raises(ConfigError, match="seeds=0 run nothing"):
         replace(plan, seeds=0)
     with pytest.raises(ConfigError, match="recency needs times, and small has none"):
-        plans.recency(replace(plan, has_times=False))
+        STUDIES["recency"](replace(plan, has_times=False))

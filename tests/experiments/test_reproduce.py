@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hdccf.cli import main
+from command_line import call
 from hdccf.data.split import Split, leave_one_out
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
@@ -225,9 +225,7 @@ def gowalla_m1(folder: Path) -> None:
 
 def reproduce(folder: Path, *arguments: str) -> int:
     small = [f"--set={name}={value}" for name, value in {**SMALL, "epochs": 1, "negatives": 4}.items()]
-    with pytest.raises(SystemExit) as ended:
-        main(["reproduce", *arguments, "--from", str(folder), "--out", str(folder / "results"), *small])
-    return int(ended.value.code or 0)
+    return call("reproduce", *arguments, "--from", folder, "--out", folder / "results", *small)
 
 
 @pytest.mark.parametrize(("dataset", "write", "study", "rows"), [
@@ -294,9 +292,7 @@ def test_tune_from_files_to_settings_that_the_table_takes(
 ) -> None:
     yelp(tmp_path)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["tune", "--model=ease", "--dataset=yelp-he", "--trials=3", "--minutes=5", "--from=."])
-    assert not ended.value.code
+    assert call("tune", "--model=ease", "--dataset=yelp-he", "--trials=3", "--minutes=5", "--from=.") == 0
     out = capsys.readouterr().out
     assert out.startswith("results/tuned/yelp-he/ease.toml: sampled:ndcg@10 0.")
     assert "after 3 of 3 trials and 0." in out

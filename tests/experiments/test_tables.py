@@ -9,14 +9,21 @@ import pytest
 from records import METRICS, PROTOCOLS, evaluated, journal_of
 
 from hdccf.evaluation.comparison import compare
-from hdccf.experiments.cells import Cell, cells_of, latex, title_of
-from hdccf.experiments.densities import BINS, described
 from hdccf.experiments.figures import draw_bars, draw_densities, draw_sweeps, panels_of
 from hdccf.experiments.journal import Journal
 from hdccf.experiments.plans import Row
 from hdccf.experiments.reports import write_study
-from hdccf.experiments.running import Outcome
-from hdccf.experiments.tables import Results, comparison_csv, comparison_markdown, write_table
+from hdccf.experiments.running import BINS, Outcome, described
+from hdccf.experiments.tables import (
+    Cell,
+    Results,
+    cells_of,
+    comparison_csv,
+    comparison_markdown,
+    latex,
+    title_of,
+    write_table,
+)
 
 ROWS = [
     Row("bpr", model="bpr", seeds=2, origin="tuned"),
@@ -78,7 +85,7 @@ def test_p_values_are_those_of_the_comparison_over_users(journal: Journal) -> No
         for test in compare(systems, METRICS).tests
         if {test.best, test.other} == {"hdccf", "ease"}
     }
-    assert {question: found.p_value(question) for question in found.questions} == pytest.approx(expected)
+    assert {question: found.p_value(question) for question in found.measures} == pytest.approx(expected)
 
 
 def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_path: Path) -> None:

@@ -19,11 +19,9 @@ from hdccf.config import Real, Space, Variant
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.experiments import tuning
-from hdccf.experiments.best import read_origin, write_best
+from hdccf.experiments.figures import draw_history, draw_importance, importances
 from hdccf.experiments.studies import Budget, Question, StudyFile, open_study
-from hdccf.experiments.tuning import tune
-from hdccf.experiments.tuning_display import TuningDisplay
-from hdccf.experiments.tuning_figures import draw_history, draw_importance, importances
+from hdccf.experiments.tuning import read_origin, trials_table, tune, write_best
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from training import CutOff
@@ -42,7 +40,7 @@ def question(of: Split, model: str = "ease", **changes: Any) -> Question:
 
 
 def states(study: StudyFile) -> list[str]:
-    return [trial.state.name for trial in study.study.get_trials(deepcopy=False)]
+    return [trial.state.name for trial in study.trials]
 
 
 def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_first(
@@ -64,7 +62,7 @@ def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_firs
     assert tomllib.loads(out.read_text()) == found.settings
     origin = read_origin(out)
     assert (origin["trials"], origin["budget"]) == (6, {"trials": 6, "minutes": 5})
-    # What was spent is spent, whoever calls again.
+    # What was spent stays spent in a second call.
     again = tune(split, asked, Budget(6, 5), study=place, out=out)
     assert again == found
 
@@ -293,7 +291,7 @@ def test_settings_that_killed_twice_are_not_tried_a_third_time(split: Split, tmp
             assert trial is not None
             study.suggest(trial)
     with open_study(place, asked) as study:
-        study._take_back_from_the_dead()
+        study._retry_abandoned()
         params = [trial.params for trial in study.study.get_trials()]
         assert params.count(params[0]) == 2
 
@@ -332,7 +330,7 @@ def test_another_question_is_refused(split: Split, tmp_path: Path, monkeypatch: 
         tune(split, question(split), Budget(1, 5), study=place, out=out)
 
 
-def test_a_file_of_somebody_else_is_not_overwritten_unasked(split: Split, tmp_path: Path) -> None:
+def test_a_file_of_another_study_is_not_overwritten_unasked(split: Split, tmp_path: Path) -> None:
     place, out = str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
     out.write_text("l2 = 1.0\n")
     with pytest.raises(ConfigError, match=r"was not written by the study .*; give another --out"):
@@ -375,7 +373,7 @@ def test_what_is_shown_names_the_budget_and_the_best(
         from rich.console import Console
 
         console = Console(width=120, record=True, file=io.StringIO())
-        console.print(TuningDisplay(study, Budget(3, 5), enabled=True).table())
+        console.print(trials_table(study, Budget(3, 5)))
         text = console.export_text()
     assert "l2=500" in text
     assert text.count("done") == 3

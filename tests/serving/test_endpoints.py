@@ -57,7 +57,7 @@ def test_who_has_nothing_left_gets_an_empty_list(client: TestClient, known: Reco
     assert found["lists"][0] == {"user": 5, "items": []}
 
 
-def test_somebody_new_comes_with_items(client: TestClient, known: Recommender) -> None:
+def test_a_new_user_comes_with_items(client: TestClient, known: Recommender) -> None:
     (found,) = post(client, "/v1/recommend", items=[3, 5, 9], k=3)["lists"]
     assert found["user"] is None
     assert found["items"] == rows(known.recommend_for_items([[3, 5, 9]], k=3), "item", "score", "title")

@@ -126,29 +126,29 @@ def test_an_unknown_user_gets_the_servers_words(browser: "Browser", address: str
         watched.complaints.clear()  # the browser's own lines about the two 404
 
 
-def test_a_taste_of_ones_own_changes_the_recommendations_at_once(page: "Page", address: str) -> None:
-    page.goto(f"{address}#/taste")
+def test_a_profile_changes_the_recommendations_at_once(page: "Page", address: str) -> None:
+    page.goto(f"{address}#/profile")
     page.get_by_text("Nothing is picked yet.").wait_for()
     search = page.get_by_role("combobox", name="Search an item by title, and add it")
-    starters = page.get_by_role("region", name="Your taste", exact=True).get_by_role("button")
+    starters = page.get_by_role("region", name="Your profile", exact=True).get_by_role("button")
     starters.first.click()
-    _said(page, "for a taste of 1 items")
-    first = _titles(page, "Recommendations for your taste")
+    _said(page, "for a profile of 1 items")
+    first = _titles(page, "Recommendations for your profile")
     search.click()
     page.get_by_role("option").last.click()
-    _said(page, "for a taste of 2 items")
-    second = _titles(page, "Recommendations for your taste")
+    _said(page, "for a profile of 2 items")
+    second = _titles(page, "Recommendations for your profile")
     assert first != second
     assert len(first) == len(second) == 10
-    picked = page.get_by_role("list", name="Your taste").get_by_role("button")
+    picked = page.get_by_role("list", name="Your profile").get_by_role("button")
     assert picked.count() == 2
     picked.last.click()
-    _said(page, "for a taste of 1 items")
-    assert _titles(page, "Recommendations for your taste") == first
-    # The address has it all: whoever gets the link sees the same, titles included.
+    _said(page, "for a profile of 1 items")
+    assert _titles(page, "Recommendations for your profile") == first
+    # The address has it all: the link shows the same, titles included.
     named = picked.first.inner_text()
     page.reload()
-    assert _titles(page, "Recommendations for your taste") == first
+    assert _titles(page, "Recommendations for your profile") == first
     page.get_by_role("button", name=re.compile(f"Remove {re.escape(named[:-2])}")).wait_for()
 
 
@@ -166,7 +166,7 @@ def test_the_lens_shows_probabilities_weights_and_densities(page: "Page", addres
     assert all(0 <= value <= 100 for value in before)
     shares = page.locator("#view-negatives tbody td:nth-child(4)").all_inner_texts()
     assert all("%" in share for share in shares)
-    page.get_by_role("img", name=re.compile("Densities of scores: not had")).wait_for()
+    page.get_by_role("img", name=re.compile("Densities of scores: unobserved")).wait_for()
     assert page.locator("#view-negatives .legend li").count() == 3
     slider = page.get_by_role("slider")
     slider.focus()
@@ -216,7 +216,7 @@ def test_light_and_dark_by_the_readers_preference(browser: "Browser", address: s
         assert (lighter + 0.05) / (darker + 0.05) > 7
 
 
-@pytest.mark.parametrize("view", ["user/u007", "taste/f010,f020", "negatives/u007", "run"])
+@pytest.mark.parametrize("view", ["user/u007", "profile/f010,f020", "negatives/u007", "run"])
 def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) -> None:
     phone = {"width": 360, "height": 740}
     with _window(browser, address, viewport=phone, is_mobile=True, has_touch=True) as page:
@@ -248,7 +248,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.keyboard.press("Enter")
     _said(page, f"10 recommendations for user {chosen}")
     page.keyboard.press("Shift+Tab")
-    for name in ("taste", "negatives"):
+    for name in ("profile", "negatives"):
         page.keyboard.press("ArrowRight")
         assert focused() == f"tab-{name}"
     _said(page, f"hardest negatives of user {chosen}")
@@ -257,7 +257,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
 
 
 def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: str) -> None:
-    for view in ("user/u007", "taste/f010", "negatives/u007", "run"):
+    for view in ("user/u007", "profile/f010", "negatives/u007", "run"):
         page.goto(f"{address}#/{view}")
         page.wait_for_load_state("networkidle")
     nameless = page.evaluate(

@@ -3,22 +3,41 @@
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
 
 from hdccf import __version__
-from hdccf.cli import answering as answering_commands
-from hdccf.cli import data as data_commands
-from hdccf.cli import evaluate as evaluate_commands
-from hdccf.cli import recommend as recommend_commands
-from hdccf.cli import report as report_commands
-from hdccf.cli import reproduce as reproduce_commands
-from hdccf.cli import serve as serve_commands
-from hdccf.cli import train as train_commands
-from hdccf.cli import tune as tune_commands
-from hdccf.cli import verify as verify_commands
+from hdccf.cli import data
+from hdccf.cli.answering import explain, export, report, score, similar
+from hdccf.cli.evaluate import compare, evaluate
+from hdccf.cli.recommend import models, recommend
+from hdccf.cli.reproduce import reproduce
+from hdccf.cli.serve import serve
+from hdccf.cli.train import train
+from hdccf.cli.tune import tune
+from hdccf.cli.verify import verify
 from hdccf.errors import HdccfError
+
+_EPILOGS: dict[Callable[..., None], str | None] = {
+    train: "Examples: hdccf train --dataset ml-100k  ·  hdccf train --interactions events.parquet --user uid "
+    "--item sku --time ts  ·  hdccf train --dataset ml-1m --preset paper --set neighbours=4",
+    recommend: "Examples: hdccf recommend RUN 196 22  ·  hdccf recommend RUN --items 50 181  ·  "
+    "hdccf recommend RUN --all --out recs.parquet",
+    similar: "Example: hdccf similar RUN --item 50",
+    score: "Examples: hdccf score RUN 196 242  ·  hdccf score RUN --pairs pairs.csv",
+    explain: "Examples: hdccf explain RUN 196  ·  hdccf explain RUN 196 242 302",
+    export: "Example: hdccf export RUN --out vectors",
+    serve: "Examples: hdccf serve RUN  ·  hdccf serve RUN --port 9000 --watch",
+    report: "Example: hdccf report RUN --out report.html",
+    models: "Example: hdccf models hdccf",
+    evaluate: "Then: hdccf compare RUN_A RUN_B",
+    compare: None,
+    tune: "Example: hdccf tune --model bpr --dataset ml-100k --trials 30 --minutes 20",
+    reproduce: "Example: hdccf reproduce ablation --dataset ml-100k --budget quick",
+    verify: "Example: hdccf verify --only gradients,bound",
+}
 
 app = typer.Typer(
     name="hdccf",
@@ -29,39 +48,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_commands.app, name="data")
-app.command(
-    "train",
-    epilog="Examples: hdccf train --dataset ml-100k  ·  hdccf train --interactions events.parquet --user uid "
-    "--item sku --time ts  ·  hdccf train --dataset ml-1m --preset paper --set neighbours=4",
-)(train_commands.train)
-app.command(
-    "recommend",
-    epilog="Examples: hdccf recommend RUN 196 22  ·  hdccf recommend RUN --items 50 181  ·  "
-    "hdccf recommend RUN --all --out recs.parquet",
-)(recommend_commands.recommend)
-app.command("similar", epilog="Example: hdccf similar RUN --item 50")(answering_commands.similar)
-app.command("score", epilog="Examples: hdccf score RUN 196 242  ·  hdccf score RUN --pairs pairs.csv")(
-    answering_commands.score
-)
-app.command("explain", epilog="Examples: hdccf explain RUN 196  ·  hdccf explain RUN 196 242 302")(
-    answering_commands.explain
-)
-app.command("export", epilog="Example: hdccf export RUN --out vectors")(answering_commands.export)
-app.command("serve", epilog="Examples: hdccf serve RUN  ·  hdccf serve RUN --port 9000 --watch")(
-    serve_commands.serve
-)
-app.command("report", epilog="Example: hdccf report RUN --out report.html")(report_commands.report)
-app.command("models", epilog="Example: hdccf models hdccf")(recommend_commands.models)
-app.command("evaluate", epilog="Then: hdccf compare RUN_A RUN_B")(evaluate_commands.evaluate)
-app.command("compare")(evaluate_commands.compare)
-app.command("tune", epilog="Example: hdccf tune --model bpr --dataset ml-100k --trials 30 --minutes 20")(
-    tune_commands.tune
-)
-app.command("reproduce", epilog="Example: hdccf reproduce ablation --dataset ml-100k --budget quick")(
-    reproduce_commands.reproduce
-)
-app.command("verify", epilog="Example: hdccf verify --only gradients,bound")(verify_commands.verify)
+app.add_typer(data.app, name="data")
+for _command, _epilog in _EPILOGS.items():
+    app.command(_command.__name__, epilog=_epilog)(_command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -84,13 +73,13 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command. An error that the user can mend is one line on standard error and exit code 2.
 
-    An error that nobody foresaw is a bug of ours: exit code 1, and the line says so.
+    An unforeseen error is a bug of ours: exit code 1, and the line says so.
     """
     # Before torch is loaded: its threads would otherwise spin while they wait, and take the processor from
     # the one they wait for wherever something else runs beside (decision 25).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = sys.argv[1:] if arguments is None else arguments
-    # Also after the command: who adds --debug to a line that failed adds it at the end.
+    # Also after the command: --debug is usually added at the end of a line that failed.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
@@ -98,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`hdccf data list | head -1`). Python would complain once
+        # The reader of our output has closed it (`hdccf data list | head -1`). Python would complain once
         # more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -1,18 +1,21 @@
-"""`hdccf similar`, `score`, `explain` and `export`: what else a run answers."""
+"""`hdccf similar`, `score`, `explain`, `export` and `report`: further questions to a trained run."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hdccf.config import EXPLAINED, REASONS, TOP_K
 from hdccf.errors import ConfigError
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from hdccf.recommend.recommender import Recommender
+
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory that hdccf train wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, a line a row.")]
-_K = Annotated[int, typer.Option("--k", help="How many each.")]
+TopK = Annotated[int, typer.Option("--k", help="How many each.")]
 
 
 def similar(
@@ -23,7 +26,7 @@ def similar(
     user: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Users like this one; repeat for more.")
     ] = None,
-    k: _K = 10,
+    k: TopK = TOP_K,
     as_json: AsJson = False,
 ) -> None:
     """Print the items most like an item, or the users most like a user.
@@ -33,17 +36,11 @@ def similar(
     """
     if bool(item) == bool(user):
         raise ConfigError("give one of --item ID and --user ID")
-    from hdccf.recommend.recommender import load_run
-
-    loaded = load_run(run)
+    loaded = load(run)
     kind = "item" if item else "user"
     found = loaded.similar_items(item, k=k) if item else loaded.similar_users(user or [], k=k)
-    if as_json:
-        typer.echo(found.write_ndjson(), nl=False)
-        return
-    stated = loaded.relation("items" if item else "users").stated
-    for (own,), rows in found.group_by(kind, maintain_order=True):
-        print_table(rows.drop(kind), f"like {kind} {own}, by the {stated.removeprefix('the ')}")
+    stated = loaded.relation("items" if item else "users").stated.removeprefix("the ")
+    print_lists(found, as_json, f"like {kind} {{}}, by the {stated}", by=kind)
 
 
 def score(
@@ -58,16 +55,11 @@ def score(
     as_json: AsJson = False,
 ) -> None:
     """Print f of pairs of a user and an item; many come as CSV, in the order of the file."""
-    from hdccf.recommend.recommender import load_run
-
     if (pairs is None) == (not pair) or (pair and len(pair) != 2):
         raise ConfigError("give one pair, as USER ITEM, or --pairs FILE with the columns user and item")
     users, items = _read_pairs(pairs) if pairs is not None else ([(pair or [])[0]], [(pair or [])[1]])
-    found = load_run(run).score(users, items)
-    if as_json:
-        typer.echo(found.write_ndjson(), nl=False)
-    else:
-        typer.echo(found.write_csv(), nl=False)
+    found = load(run).score(users, items)
+    typer.echo(found.write_ndjson() if as_json else found.write_csv(), nl=False)
 
 
 def explain(
@@ -77,8 +69,10 @@ def explain(
         list[str] | None,
         typer.Argument(metavar="ITEM …", help="Items to explain; the best k of the user if not given."),
     ] = None,
-    k: Annotated[int, typer.Option("--k", help="How many of the best, where no items are given.")] = 3,
-    top: Annotated[int, typer.Option("--top", help="How many reasons each.")] = 5,
+    k: Annotated[
+        int, typer.Option("--k", help="How many of the best, where no items are given.")
+    ] = EXPLAINED,
+    top: Annotated[int, typer.Option("--top", help="How many reasons each.")] = REASONS,
     as_json: AsJson = False,
 ) -> None:
     """Print which of a user's own items speak for a recommendation.
@@ -86,9 +80,7 @@ def explain(
     Shares are of a surrogate, a sum over the user's items; how far it orders their candidates as the model
     does is printed below (Kendall's τ: 1 is the same order).
     """
-    from hdccf.recommend.recommender import load_run
-
-    found = load_run(run).explain(user, items or None, k=k, top=top)
+    found = load(run).explain(user, items or None, k=k, top=top)
     if as_json:
         typer.echo(found.parts.write_ndjson(), nl=False)
     else:
@@ -112,12 +104,47 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Write a run's vectors and vocabularies to a folder, for use without hdccf."""
-    from hdccf.recommend.recommender import load_run
-
-    loaded = load_run(run)
-    loaded.export(out, file_format=file_format, overwrite=overwrite)
+    load(run).export(out, file_format=file_format, overwrite=overwrite)
     names = ", ".join(sorted(file.name for file in out.iterdir()))
     typer.echo(f"{out}: {names}")
+
+
+def report(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="The file to write; report.html in RUN if not given."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Write one HTML file with a run's figures, curves, diagnostics, examples and settings.
+
+    It asks nothing of any host and can be sent as it is. The figures of the test part are those of hdccf
+    evaluate, which is done first where it has not been.
+    """
+    from hdccf.report import write_report
+
+    target = out or run / "report.html"
+    write_report(load(run), target, overwrite=overwrite, progress=True)
+    typer.echo(str(target))
+
+
+def load(run: Path, index_above: int | None = None) -> "Recommender":
+    """The trained model of a run."""
+    from hdccf.recommend.recommender import load_run
+
+    return load_run(run, index_above=index_above)
+
+
+def print_lists(found: "pl.DataFrame", as_json: bool, title: str, by: str = "") -> None:
+    """A table for each value of the column `by`, which the title names at {}; or all rows as JSON."""
+    if as_json:
+        typer.echo(found.write_ndjson(), nl=False)
+    elif not by:
+        print_table(found, title)
+    else:
+        for (own,), rows in found.group_by(by, maintain_order=True):
+            print_table(rows.drop(by), title.format(own))
 
 
 def print_table(rows: "pl.DataFrame", title: str) -> None:

@@ -1,4 +1,4 @@
-"""`hdccf data`: which data sets there are, getting one, and looking into one or into a file."""
+"""`hdccf data`: list, fetch and describe data sets and files of interactions."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hdccf.cli import reading
+from hdccf.cli.options import with_options
+from hdccf.cli.reading import CacheOptions, NameOrFile, ReadOptions, k_core, open_source
 from hdccf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,9 +57,10 @@ def list_datasets(as_json: Json = False) -> None:
     epilog="Examples: hdccf data get ml-1m  ·  hdccf data get ml-20m --from ~/downloads  ·  "
     "hdccf data get ml-100k --out ml-100k-interactions",
 )
+@with_options
 def get_dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="One of those that hdccf data list shows.")],
-    folder: reading.From = None,
+    cache: CacheOptions,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +69,6 @@ def get_dataset(
             "Interactions.load open.",
         ),
     ] = None,
-    fresh: reading.Fresh = False,
 ) -> None:
     """Get a data set into the cache, and check it.
 
@@ -81,7 +82,7 @@ def get_dataset(
     if out is not None and out.exists():
         raise ConfigError(f"--out {out} exists; give the name of a folder that does not exist yet")
     dataset = find(name)
-    data = load(name, source_folder=folder, fresh=fresh, progress=True)
+    data = load(name, source_folder=cache.folder, fresh=cache.fresh, progress=True)
     if out is not None:
         data.save(out)
     place = out or (cache_home() / name if dataset.sources else None)
@@ -93,8 +94,11 @@ def get_dataset(
     epilog="Examples: hdccf data info ml-1m --core 5  ·  hdccf data info clicks.csv --user who --item what  "
     "·  hdccf data info 'logs/*.parquet' --json",
 )
+@with_options
 def show_info(
-    source: reading.Source,
+    source: NameOrFile,
+    read: ReadOptions,
+    cache: CacheOptions,
     core: Annotated[
         int,
         typer.Option(
@@ -104,46 +108,15 @@ def show_info(
         ),
     ] = 0,
     as_json: Json = False,
-    user: reading.User = None,
-    item: reading.Item = None,
-    time: reading.Time = None,
-    rating: reading.Rating = None,
-    title: reading.Title = None,
-    minimum_rating: reading.MinimumRating = None,
-    separator: reading.Separator = None,
-    header: reading.Header = None,
-    encoding: reading.Encoding = None,
-    time_format: reading.TimeFormat = None,
-    drop_nulls: reading.DropNulls = False,
-    query: reading.Query = None,
-    folder: reading.From = None,
-    fresh: reading.Fresh = False,
 ) -> None:
     """Show what is in a data set or a file: users, items, density, times, how active, and the first rows.
 
     Columns that are not named are guessed from their names, and the guess is printed.
     """
-    from hdccf.data.core import k_core
     from hdccf.data.describe import describe
 
-    whole = reading.open_source(
-        source,
-        user=user,
-        item=item,
-        time=time,
-        rating=rating,
-        title=title,
-        minimum_rating=minimum_rating,
-        separator=separator,
-        header=header,
-        encoding=encoding,
-        time_format=time_format,
-        drop_nulls=drop_nulls or None,
-        query=query,
-        folder=folder,
-        fresh=fresh,
-    )
-    data = k_core(whole, users=core, items=core) if core else whole
+    whole = open_source(source, read, cache)
+    data = k_core(whole, core)
     if as_json:
         _print_json({"source": source, "core": core, **describe(data)})
     else:

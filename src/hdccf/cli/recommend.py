@@ -1,170 +1,132 @@
-"""`hdccf recommend`: a run answering, on the screen or for everybody into a file. `hdccf models`: what can be
-trained."""
+"""`hdccf recommend`: top-k lists of a run, printed or written for all users; `hdccf models`: the registry."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
-from hdccf.cli.answering import AsJson, Run, print_table
+from hdccf.cli.answering import AsJson, Run, TopK, load, print_lists
+from hdccf.cli.options import Flag, Panel, with_options
+from hdccf.cli.train import CLUSTER, CLUSTER_FLAGS
+from hdccf.config import TOP_K, Cluster, Options
 from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from hdccf.recommend.recommender import Recommender
 
-_WHOM = "Whom for"
-_WHAT = "What may be recommended"
-_CLUSTER = "On several processes or machines"
+
+_CLUSTER = f"{CLUSTER}, with --all"
 
 
+class UserOptions(Options):
+    """What the ids stand for, and what known users are represented by."""
+
+    items: bool = False
+    """The ids are items: recommend to a new user with this history, the last the latest."""
+    new_item: bool = False
+    """The ids are users: which other users would like a new item that they took?"""
+    all_users: Annotated[bool, Flag("--all")] = False
+    """For all users, into the file --out."""
+    history: Annotated[str, Flag(metavar="all|train")] = "all"
+    """What known users are made of where the model goes by histories: all of their events, or the training
+    part, as evaluation does."""
+
+
+class CandidateOptions(Options):
+    """Which items may be recommended."""
+
+    include_seen: bool = False
+    """Also items in the user's history."""
+    allow: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """Only these items: a file, an id a line."""
+    deny: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """None of these items: a file, an id a line."""
+    index_above: Annotated[int | None, Flag(metavar="N"), Field(ge=0)] = None
+    """With more items than N let an approximate index propose them; needs hdccf[index]."""
+
+
+class OutputFile(Options):
+    """Where the lists of all users go."""
+
+    out: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """With --all: a Parquet file."""
+    overwrite: bool = False
+    """Replace the file of --out."""
+
+
+@with_options
 def recommend(
     run: Run,
+    users: Annotated[UserOptions, Panel("Users")],
+    candidates: Annotated[CandidateOptions, Panel("Candidates")],
+    file: OutputFile,
+    cluster: Annotated[Cluster | None, Panel(_CLUSTER, only=("workers", "address"), flags=CLUSTER_FLAGS)],
     ids: Annotated[
         list[str] | None,
         typer.Argument(metavar="ID …", help="Users by their own ids, as in the data (see also --items)."),
     ] = None,
-    k: Annotated[int, typer.Option("--k", help="How many each.")] = 10,
-    items: Annotated[
-        bool,
-        typer.Option(
-            "--items",
-            help="The ids are items: recommend to somebody new who had them, the last the latest.",
-            rich_help_panel=_WHOM,
-        ),
-    ] = False,
-    new_item: Annotated[
-        bool,
-        typer.Option(
-            "--new-item",
-            help="The ids are users: who else would like a new item that they took?",
-            rich_help_panel=_WHOM,
-        ),
-    ] = False,
-    everybody: Annotated[
-        bool, typer.Option("--all", help="For all users, into the file --out.", rich_help_panel=_WHOM)
-    ] = False,
-    include_seen: Annotated[
-        bool,
-        typer.Option("--include-seen", help="Also what the user has had.", rich_help_panel=_WHAT),
-    ] = False,
-    allow: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Only these items: a file, an id a line.", rich_help_panel=_WHAT),
-    ] = None,
-    deny: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="None of these items: a file, an id a line.", rich_help_panel=_WHAT
-        ),
-    ] = None,
-    history: Annotated[
-        str,
-        typer.Option(
-            metavar="all|train",
-            help="What known users are made of where the model goes by histories: all of their events, or "
-            "the training part, as evaluation does.",
-            rich_help_panel=_WHOM,
-        ),
-    ] = "all",
-    index_above: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="With more items than N let an approximate index propose them; needs hdccf[index].",
-            rich_help_panel=_WHAT,
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="With --all: a Parquet file.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file of --out.")] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="With --all: N workers on Ray; needs hdccf[ray].",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="The Ray cluster, auto for the one that runs here; without it one is started.",
-            rich_help_panel=_CLUSTER,
-        ),
-    ] = None,
+    k: TopK = TOP_K,
     as_json: AsJson = False,
 ) -> None:
     """Print the best items for some users, best first; or write those for all of them to a file."""
     ids = ids or []
-    _refuse_contradictions(ids, items, new_item, everybody, out, allow is not None or deny is not None)
-    if workers is not None or ray_address is not None:
-        if not everybody or index_above is not None:
+    _refuse_contradictions(ids, users, candidates, file.out)
+    if cluster is not None:
+        if not users.all_users or candidates.index_above is not None:
             raise ConfigError("--workers and --ray-address go with --all, and without --index-above")
         needs_ray("--workers")
-    from hdccf.recommend.recommender import load_run
-
-    loaded = load_run(run, index_above=index_above)
+    loaded = load(run, candidates.index_above)
     limits: dict[str, Any] = {
-        "allow": _ids_in(allow, loaded),
-        "deny": _ids_in(deny, loaded),
-        "include_seen": include_seen,
+        "k": k,
+        "include_seen": candidates.include_seen,
+        "allow": _ids_in(candidates.allow, loaded),
+        "deny": _ids_in(candidates.deny, loaded),
     }
-    if out is not None:
-        _write(loaded, out, k, overwrite, history, limits, workers, ray_address)
+    if file.out is not None:
+        _write(loaded, file.out, file.overwrite, cluster, {"history": users.history, **limits})
         return
-    if items:
-        _show(loaded.recommend_for_items([ids], k=k, **limits).drop("list"), as_json, "for somebody new")
-    elif new_item:
-        found = loaded.users_for_new_items([ids], k=k, include_seen=include_seen).drop("list")
-        _show(found, as_json, "for a new item")
+    by, title = "", "for a new item" if users.new_item else "for a new user"
+    if users.items:
+        found = loaded.recommend_for_items([ids], **limits).drop("list")
+    elif users.new_item:
+        found = loaded.users_for_new_items([ids], k=k, include_seen=candidates.include_seen).drop("list")
     else:
-        _show(loaded.recommend(ids, k=k, history=history, **limits), as_json)
+        found, by, title = loaded.recommend(ids, history=users.history, **limits), "user", "for user {}"
+    if found.is_empty() and not as_json:
+        typer.echo("nothing is left to recommend")
+    else:
+        print_lists(found, as_json, title, by)
 
 
 def _refuse_contradictions(
-    ids: list[str], items: bool, new_item: bool, everybody: bool, out: Path | None, limited: bool
+    ids: list[str], users: UserOptions, candidates: CandidateOptions, out: Path | None
 ) -> None:
-    if items + new_item + everybody > 1:
+    if users.items + users.new_item + users.all_users > 1:
         raise ConfigError("--items, --new-item and --all exclude each other; choose one")
-    if everybody != (out is not None):
+    if users.all_users != (out is not None):
         raise ConfigError("--all and --out go together, as in: --all --out recs.parquet")
-    if everybody and ids:
+    if users.all_users and ids:
         raise ConfigError(f"--all is for all users; leave out {' '.join(ids[:3])}")
-    if not everybody and not ids:
-        raise ConfigError("whom for? Give user ids, or --items with item ids, or --all --out recs.parquet")
-    if new_item and limited:
+    if not users.all_users and not ids:
+        raise ConfigError("no users given; pass ids, --items with item ids, or --all --out recs.parquet")
+    if users.new_item and (candidates.allow or candidates.deny):
         raise ConfigError("--allow and --deny are about items, and --new-item lists users; leave them out")
 
 
 def _write(
-    loaded: "Recommender",
-    out: Path,
-    k: int,
-    overwrite: bool,
-    history: str,
-    limits: dict[str, Any],
-    workers: int | None,
-    ray_address: str | None,
+    loaded: "Recommender", out: Path, overwrite: bool, cluster: Cluster | None, wanted: dict[str, Any]
 ) -> None:
-    if workers is None and ray_address is None:
-        loaded.recommend_all(out, k=k, history=history, overwrite=overwrite, progress=True, **limits)
+    """The lists of all users, made here or by workers."""
+    if cluster is None:
+        loaded.recommend_all(out, overwrite=overwrite, progress=True, **wanted)
     else:
         from hdccf.distributed.answering import recommend_all
-        from hdccf.recommend.run_folder import Cluster, RunFolder
+        from hdccf.recommend.run_folder import RunFolder
 
-        recommend_all(
-            RunFolder.open(loaded.path),
-            out,
-            Cluster(workers or 1, ray_address),
-            {"k": k, "history": history, **limits},
-            overwrite=overwrite,
-            progress=True,
-        )
-    typer.echo(f"{out}: up to {k} items for each of {loaded.n_users:,} users")
+        run = RunFolder.open(loaded.path)
+        recommend_all(run, out, cluster, wanted, overwrite=overwrite, progress=True)
+    typer.echo(f"{out}: up to {wanted['k']} items for each of {loaded.n_users:,} users")
 
 
 def _ids_in(file: Path | None, loaded: "Recommender") -> list[str] | None:
@@ -183,18 +145,6 @@ def _ids_in(file: Path | None, loaded: "Recommender") -> list[str] | None:
     if unknown:
         note(f"{unknown} of the {len(ids)} ids in {file} are not in the catalogue, and are passed over")
     return ids
-
-
-def _show(found: "pl.DataFrame", as_json: bool, title: str = "") -> None:
-    if as_json:
-        typer.echo(found.write_ndjson(), nl=False)
-    elif found.is_empty():
-        typer.echo("nothing is left to recommend")
-    elif title:
-        print_table(found, title)
-    else:
-        for (user,), rows in found.group_by("user", maintain_order=True):
-            print_table(rows.drop("user"), f"for user {user}")
 
 
 def models(

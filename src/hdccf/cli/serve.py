@@ -1,52 +1,34 @@
-"""`hdccf serve`: a run answering over HTTP."""
+"""`hdccf serve`: a run behind a REST service and a web page."""
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from hdccf.cli.answering import Run
+from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.errors import ConfigError
+from hdccf.serving.settings import ServeSettings
 
-_WHO = "Who may ask"
+_ACCESS = "Who may ask"
+_FLAGS = {
+    "host": Flag(metavar="ADDRESS"),
+    "port": Flag(metavar="N"),
+    "api_key_file": Flag(metavar="FILE", panel=_ACCESS),
+    "cors_origins": Flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
+    "watch": Flag("--watch"),
+}
 
 
+@with_options
 def serve(
     run: Run,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Where to listen: 127.0.0.1 is reached from this machine only, 0.0.0.0 from everywhere.",
-            show_default="127.0.0.1",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(metavar="N", help="0 takes a free one and says which.", show_default="8000")
-    ] = None,
+    options: Annotated[ServeSettings, Panel(only=tuple(_FLAGS), flags=_FLAGS)],
     config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="TOML with these and more settings; options come after it."),
     ] = None,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Ask for the key that is in this file, in X-API-Key.", rich_help_panel=_WHO
-        ),
-    ] = None,
-    cors_origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ORIGIN",
-            help="Pages from here may ask in a browser, as https://shop.example; repeat for more.",
-            rich_help_panel=_WHO,
-        ),
-    ] = None,
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Take a new model when the run's weights change; SIGHUP does it once."),
-    ] = False,
 ) -> None:
     """Serve a run: REST under /v1, a page at /, and /healthz, /readyz and /metrics beside.
 
@@ -56,23 +38,13 @@ def serve(
     # Before polars is loaded: its threads have nothing to share in the few rows of an answer, and handing
     # them over takes longer than the work.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    from hdccf.config import build_settings, read_toml
+    from hdccf.config import read_toml
 
     try:
-        from hdccf.serving.server import serve as listen
-        from hdccf.serving.settings import ServeSettings
+        from hdccf.serving.app import serve as listen
     except ModuleNotFoundError as cause:
         raise ConfigError(
             f"serving needs {cause.name}; install it with: pip install -c constraints.txt 'hdccf[serve]'"
         ) from cause
-    given: dict[str, Any] = {
-        "host": host,
-        "port": port,
-        "api_key_file": api_key_file,
-        "cors_origins": cors_origin,
-        "watch": watch or None,
-    }
-    asked = {name: value for name, value in given.items() if value is not None}
-    settings = build_settings(ServeSettings, read_toml(config) if config else {}, asked)
-    assert isinstance(settings, ServeSettings)  # noqa: S101
-    listen(run, settings)
+    given = options.model_dump(exclude_unset=True)
+    listen(run, ServeSettings(**{**(read_toml(config) if config else {}), **given}))

@@ -1,4 +1,4 @@
-"""`hdccf verify`: does the paper's theory hold for this code?"""
+"""`hdccf verify`: numerical checks of the paper's gradients, propositions, theorem and lower bound."""
 
 from pathlib import Path
 from typing import Annotated

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def fit(
     cluster = _cluster_of(options)
     check(settings)
     threads = options.threads or (1 if cluster.address else max(1, (os.cpu_count() or 1) // cluster.workers))
-    options = replace(options, threads=threads)
+    options = options.changed(threads=threads)
     about = about or {}
     model = None
     if init_from is not None:
@@ -180,7 +179,7 @@ def _for_workers(run: RunFolder, place: str, progress: bool) -> dict[str, Any]:
         "model": run.model,
         "settings": settings_for_some(run),
         "seed": run.seed,
-        "options": {**asdict(run.options), "cluster": None},
+        "options": {**run.options.model_dump(), "cluster": None},
         "threads": run.options.threads or 1,
         "store": f"{place}/store",
         "start": newest(place),

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from hdccf.config import EvaluationOptions
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import lists as list_metrics
@@ -18,32 +19,31 @@ from hdccf.evaluation.groups import Groups, item_groups, user_groups
 from hdccf.evaluation.lists import ListMetrics
 from hdccf.evaluation.metrics import Places, Values
 from hdccf.evaluation.questions import IndexArray, Questions
-from hdccf.evaluation.ranking import DEFAULT_MEMORY, PROTOCOLS, Ranker, Ranking, check_protocols
+from hdccf.evaluation.ranking import Ranker, Ranking, check_protocols
 from hdccf.evaluation.report import Evaluation
 from hdccf.models.base import Scorer
 
 Rank = Callable[[Ranker, str, int], Ranking]
 """What answers a ranker's questions under a protocol, and lists so many of each user's best."""
 
-DEFAULT_KS = (10, 50)
-DEFAULT_NEGATIVES = 99
+DEFAULTS = EvaluationOptions()
 DEFAULT_SIMILARITY_USERS = 500
 
 
 def evaluate(
     scorer: Scorer,
     split: Split,
-    part: str = "test",
-    protocols: Sequence[str] = PROTOCOLS,
-    ks: Sequence[int] = DEFAULT_KS,
-    negatives: int = DEFAULT_NEGATIVES,
-    seed: int = 0,
+    part: str = DEFAULTS.part,
+    protocols: Sequence[str] = DEFAULTS.protocols,
+    ks: Sequence[int] = DEFAULTS.ks,
+    negatives: int = DEFAULTS.negatives,
+    seed: int = DEFAULTS.seed,
     *,
-    weighting: str = "uniform",
+    weighting: str = DEFAULTS.weighting,
     beyond_accuracy: bool = True,
     similarity_users: int | None = DEFAULT_SIMILARITY_USERS,
     item_vectors: NDArray[np.floating[Any]] | None = None,
-    memory: int = DEFAULT_MEMORY,
+    memory: int = DEFAULTS.memory,
     folder: str | Path | None = CACHE,
     progress: bool = False,
     rank: Rank | None = None,

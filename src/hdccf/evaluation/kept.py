@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
-from hdccf.evaluation.evaluating import DEFAULT_KS, DEFAULT_NEGATIVES, Rank, evaluate
-from hdccf.evaluation.ranking import DEFAULT_MEMORY, PROTOCOLS
+from hdccf.evaluation.evaluating import DEFAULTS, Rank, evaluate
 from hdccf.evaluation.report import Evaluation
 from hdccf.models.base import Scorer
 
@@ -39,13 +38,13 @@ class Run(Scorer, Protocol):
 def evaluate_run(
     run: Run,
     *,
-    part: str = "test",
-    protocols: Sequence[str] = PROTOCOLS,
-    ks: Sequence[int] = DEFAULT_KS,
-    negatives: int = DEFAULT_NEGATIVES,
-    seed: int = 0,
-    weighting: str = "uniform",
-    memory: int = DEFAULT_MEMORY,
+    part: str = DEFAULTS.part,
+    protocols: Sequence[str] = DEFAULTS.protocols,
+    ks: Sequence[int] = DEFAULTS.ks,
+    negatives: int = DEFAULTS.negatives,
+    seed: int = DEFAULTS.seed,
+    weighting: str = DEFAULTS.weighting,
+    memory: int = DEFAULTS.memory,
     progress: bool = False,
     again: bool = True,
     rank: Rank | None = None,

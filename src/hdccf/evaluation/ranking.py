@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hdccf.config import EvaluationOptions
 from hdccf.console import progress_bar
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
@@ -29,7 +30,7 @@ from hdccf.models.base import Scorer
 
 PROTOCOLS = ("sampled", "full")
 
-DEFAULT_MEMORY = 256
+DEFAULT_MEMORY = EvaluationOptions().memory
 """MiB for a block of scores and what is computed from it."""
 _FULL_BLOCK = 1 << 20
 """Scores at once in full ranking: about what the processor's caches hold; larger blocks are slower …"""

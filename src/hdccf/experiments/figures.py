@@ -1,20 +1,48 @@
-"""The paper's figures from journal records: bars of ablations, densities of scores, curves of sweeps."""
+"""Figures of studies (ablations, score densities, sweeps) and of tuning, as PNG and SVG."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hdccf.experiments.cells import Cell, Question, title_of
-from hdccf.experiments.densities import BINS
-from hdccf.experiments.drawing import COLOURS, drawn
+from hdccf.errors import ConfigError
 from hdccf.experiments.journal import Record
 from hdccf.experiments.plans import Row
+from hdccf.experiments.running import BINS
+from hdccf.experiments.studies import StudyFile, import_optuna
+from hdccf.experiments.tables import Cell, Measure, title_of
+from hdccf.files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-Cells = dict[str, dict[Question, Cell]]
+
+FORMATS = ("png", "svg")
+COLOURS = ("#3b6ea8", "#c8553d", "#5b8c5a", "#8a6fae")
+
+
+@contextmanager
+def drawn(stem: Path, width: float = 6.0, height: float = 3.0) -> "Iterator[Figure]":
+    """A figure to draw on; when the block ends well it is `stem`.png and `stem`.svg."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as cause:
+        raise ConfigError("figures need matplotlib; install it with: pip install 'hdccf[plots]'") from cause
+    # A fixed salt and no date: an SVG that is drawn again is the same file.
+    with mpl.rc_context({"svg.hashsalt": "hdccf", "font.size": 9}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        for kind in FORMATS:
+            metadata = {"Date": None} if kind == "svg" else None
+            with atomic_file(stem.with_name(f"{stem.name}.{kind}")) as part:
+                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
+
+
+Cells = dict[str, dict[Measure, Cell]]
 
 SYMBOLS = {
     "omega_items": "ω$_i^+$",
@@ -29,29 +57,27 @@ _CLIPS = {"omega_items": "clipped-items", "omega_users": "clipped-users"}
 _LOGARITHMIC = ("temperature", "recency_half_life", "history_half_life")
 
 
-def panels_of(cells: Cells) -> list[Question]:
+def panels_of(cells: Cells) -> list[Measure]:
     """HR@10 and NDCG@10, as in the paper; then full ranking's NDCG@10 where it is measured."""
-    questions = next(iter(cells.values()))
-    first = next(iter(questions))[0]
-    shown = [question for question in questions if question[0] == first][:2]
-    return shown + [
-        question for question in questions if question[0] != first and question[1] == shown[-1][1]
-    ]
+    measures = next(iter(cells.values()))
+    first = next(iter(measures))[0]
+    shown = [measure for measure in measures if measure[0] == first][:2]
+    return shown + [measure for measure in measures if measure[0] != first and measure[1] == shown[-1][1]]
 
 
 def draw_bars(title: str, cells: Cells, stem: Path) -> None:
     """A bar a row with its deviation; each panel begins near its lowest bar, and says so by its axis."""
-    questions = panels_of(cells)
-    with drawn(stem, 3.4 * len(questions), 3.2) as figure:
-        for axes, question in zip(_row_of(figure, len(questions)), questions, strict=True):
-            means = np.array([cells[label][question].mean for label in cells])
-            spread = np.array([cells[label][question].std or 0.0 for label in cells])
+    measures = panels_of(cells)
+    with drawn(stem, 3.4 * len(measures), 3.2) as figure:
+        for axes, measure in zip(_row_of(figure, len(measures)), measures, strict=True):
+            means = np.array([cells[label][measure].mean for label in cells])
+            spread = np.array([cells[label][measure].std or 0.0 for label in cells])
             colours = [COLOURS[1] if label.startswith("ours") else COLOURS[0] for label in cells]
             axes.bar(range(len(cells)), means, yerr=spread, capsize=3, color=colours)
             axes.set_xticks(range(len(cells)), list(cells), rotation=45, ha="right")
             low, high = float((means - spread).min()), float((means + spread).max())
             axes.set_ylim(max(0.0, low - 0.3 * max(high - low, 0.01)), high + 0.1 * max(high - low, 0.01))
-            axes.set_title(title_of(question))
+            axes.set_title(title_of(measure))
             axes.spines[["top", "right"]].set_visible(False)
         figure.suptitle(title)
 
@@ -78,15 +104,15 @@ def draw_sweeps(
 ) -> None:
     """A line of panels for each setting: metric over value with a band, the best dotted, clips beside it."""
     curves = list(dict.fromkeys(row.curve for row in rows))
-    questions = panels_of(cells)
-    with drawn(stem, 3.4 * len(questions), 2.7 * len(curves)) as figure:
-        grid = figure.subplots(len(curves), len(questions), squeeze=False)
+    measures = panels_of(cells)
+    with drawn(stem, 3.4 * len(measures), 2.7 * len(curves)) as figure:
+        grid = figure.subplots(len(curves), len(measures), squeeze=False)
         for line, curve in zip(grid, curves, strict=True):
             points = [row for row in rows if row.curve == curve and cells.get(row.label)]
-            for axes, question in zip(line, questions, strict=True):
-                _curve(axes, points, cells, question)
+            for axes, measure in zip(line, measures, strict=True):
+                _curve(axes, points, cells, measure)
                 axes.set_xlabel(SYMBOLS[curve])
-                axes.set_title(title_of(question))
+                axes.set_title(title_of(measure))
                 if curve in _LOGARITHMIC:
                     # Ticks at the values themselves: powers of ten would say nothing between them.
                     axes.set_xscale("log")
@@ -97,10 +123,10 @@ def draw_sweeps(
         figure.suptitle(title)
 
 
-def _curve(axes: "Axes", points: list[Row], cells: Cells, question: Question) -> None:
+def _curve(axes: "Axes", points: list[Row], cells: Cells, measure: Measure) -> None:
     x = np.array([point.x for point in points], np.float64)
-    means = np.array([cells[point.label][question].mean for point in points])
-    spread = np.array([cells[point.label][question].std or 0.0 for point in points])
+    means = np.array([cells[point.label][measure].mean for point in points])
+    spread = np.array([cells[point.label][measure].std or 0.0 for point in points])
     axes.plot(x, means, "o-", color=COLOURS[0])
     axes.fill_between(x, means - spread, means + spread, color=COLOURS[0], alpha=0.2, lw=0)
     axes.axvline(float(x[means.argmax()]), linestyle=":", color="black")
@@ -123,3 +149,52 @@ def clip_rates(points: list[Row], records: dict[str, list[Record]], term: str) -
 
 def _row_of(figure: Any, n: int) -> "list[Axes]":
     return list(figure.subplots(1, n, squeeze=False)[0])
+
+
+_FEWEST = 4
+"""Completed trials below which importances are noise."""
+
+
+def draw_history(study: StudyFile, stem: Path) -> None:
+    """Each completed trial, and the best up to it; pruned ones as marks at what they reached."""
+    trials = study.trials
+    done = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    pruned = [t for t in trials if t.state.name == "PRUNED" and t.intermediate_values]
+    with drawn(stem) as figure:
+        axes = figure.subplots()
+        numbers = [trial.number for trial in done]
+        values = [trial.value or 0.0 for trial in done]
+        axes.plot(numbers, values, "o", color=COLOURS[0], label="trial")
+        axes.step(numbers, np.maximum.accumulate(values), where="post", color=COLOURS[1], label="best so far")
+        if pruned:
+            reached = [max(trial.intermediate_values.values()) for trial in pruned]
+            axes.plot([trial.number for trial in pruned], reached, "x", color="0.6", label="pruned")
+        axes.set_xlabel("trial")
+        axes.set_ylabel(f"validation {study.question.metric}")
+        axes.set_title(f"{study.question.model} on {study.question.dataset}")
+        axes.legend(frameon=False)
+
+
+def draw_importance(study: StudyFile, stem: Path) -> bool:
+    """How much of what was good is explained by each setting (PED-ANOVA). False with too few trials."""
+    found = importances(study)
+    if not found:
+        return False
+    names = list(reversed(found))
+    with drawn(stem, height=0.8 + 0.25 * len(names)) as figure:
+        axes = figure.subplots()
+        axes.barh(range(len(names)), [found[name] for name in names], color=COLOURS[0])
+        axes.set_yticks(range(len(names)), names)
+        axes.set_xlabel("share of importance")
+        axes.set_title(f"{study.question.model} on {study.question.dataset}")
+        axes.spines[["top", "right"]].set_visible(False)
+    return True
+
+
+def importances(study: StudyFile) -> dict[str, float]:
+    """The most important first; nothing where there are too few trials, or none differs from another."""
+    done = study.completed
+    if len(done) < _FEWEST or done[0].value == done[-1].value:
+        return {}
+    found: dict[str, float] = import_optuna().importance.get_param_importances(study.study)
+    return {name: value for name, value in found.items() if np.isfinite(value)}

@@ -1,4 +1,4 @@
-"""Finished runs, a line of JSON each. What is there is not run again; a kill loses no other line."""
+"""The journal of finished runs: a JSON record each, found again by what decides its result."""
 
 import hashlib
 import json
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from hdccf.config import Settings
 from hdccf.evaluation.report import Evaluation
-from hdccf.experiments.locks import FileLock
 from hdccf.models import name_of
 
 Record = dict[str, Any]

@@ -1,15 +1,15 @@
-"""What each study of `hdccf reproduce` trains: literal lists of rows, in the paper's order."""
+"""The rows that each study of `hdccf reproduce` trains, in the paper's order, and their settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hdccf.config import read_toml
 from hdccf.errors import ConfigError
-from hdccf.experiments.best import read_origin
-from hdccf.experiments.places import part_name
-from hdccf.experiments.tasks import Task
+from hdccf.experiments.tasks import Task, part_name
+from hdccf.experiments.tuning import read_origin
 from hdccf.models import TUNED, entry_named
 from hdccf.models.hdccf.settings import PRESETS
 
@@ -120,10 +120,9 @@ class Plan:
             if file.exists():
                 return read_toml(file), _said(read_origin(file))
         kind = entry_named(model).settings
-        fixed = {name: value for name, value in self.task.fixed.items() if name in kind.model_fields}
         own = kind.space.aware if time_aware else kind.space.blind
         preset = PRESETS["time-blind"] if model == OURS and not time_aware else {}
-        return {**preset, **own, **fixed}, "not tuned: defaults"
+        return {**preset, **own, **self.task.fixed_for(kind)}, "not tuned: defaults"
 
 
 def _said(origin: dict[str, Any]) -> str:
@@ -190,45 +189,37 @@ def scores(plan: Plan) -> list[Row]:
     return plan.rows([replace(row, densities=True) for row in rows])
 
 
-def omega(plan: Plan) -> list[Row]:
-    """ω of one side, the other as the paper's preset has it."""
-    grid = _thinned(plan, (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2))
-    return [
-        row for name in ("omega_items", "omega_users") for row in _sweep(plan, name, grid, PRESETS["paper"])
-    ]
+_SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
+    "omega": dict.fromkeys(("omega_items", "omega_users"), (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2)),
+    "neighbours": {"neighbours": (1, 2, 3, 4, 5, 6)},
+    "beta": {"frequency_correction": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)},
+    "temperature": {"temperature": (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)},
+    "recency": dict.fromkeys(
+        ("recency_half_life", "history_half_life"), (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+    ),
+}
+"""Study → the settings that it varies, one at a time, and their grids."""
 
 
-def neighbours(plan: Plan) -> list[Row]:
-    grid = _thinned(plan, (1, 2, 3, 4, 5, 6))
-    return _sweep(plan, "neighbours", grid, PRESETS["paper"])
-
-
-def beta(plan: Plan) -> list[Row]:
-    grid = _thinned(plan, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
-    return _sweep(plan, "frequency_correction", grid, plan.tuned(OURS, False)[0])
-
-
-def temperature(plan: Plan) -> list[Row]:
-    grid = _thinned(plan, (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5))
-    return _sweep(plan, "temperature", grid, plan.tuned(OURS, False)[0])
-
-
-def recency(plan: Plan) -> list[Row]:
-    """Of weights of the positives, with free vectors, and of the history that a vector is made of."""
-    if not plan.has_times:
+def sweep(plan: Plan, study: str) -> list[Row]:
+    """One setting over its grid, all others as the study's base has them."""
+    if study == "recency" and not plan.has_times:
         raise ConfigError(f"recency needs times, and {plan.dataset} has none; choose another study")
-    grid = _thinned(plan, (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0))
-    # The sum's: attention learns by itself how fast what is old fades.
-    history = {"user_vector": "history"}
-    return [
-        *_sweep(plan, "recency_half_life", grid, PRESETS["recency"]),
-        *_sweep(plan, "history_half_life", grid, history),
+    rows = [
+        Row(f"{name}={x:g}", {**_base(plan, name), name: x}, curve=name, x=float(x))
+        for name, grid in _SWEEPS[study].items()
+        for x in _thinned(plan, grid)
     ]
-
-
-def _sweep(plan: Plan, name: str, grid: tuple[float, ...], base: Mapping[str, Any]) -> list[Row]:
-    rows = [Row(f"{name}={x:g}", {**base, name: x}, curve=name, x=float(x)) for x in grid]
     return plan.rows(rows)
+
+
+def _base(plan: Plan, name: str) -> Mapping[str, Any]:
+    if name in ("frequency_correction", "temperature"):
+        return plan.tuned(OURS, False)[0]
+    if name == "history_half_life":
+        # The sum's: attention learns by itself how fast what is old fades.
+        return {"user_vector": "history"}
+    return PRESETS["recency" if name == "recency_half_life" else "paper"]
 
 
 def _thinned(plan: Plan, grid: tuple[float, ...]) -> tuple[float, ...]:
@@ -240,9 +231,5 @@ STUDIES: dict[str, Callable[[Plan], list[Row]]] = {
     "table": table,
     "ablation": ablation,
     "scores": scores,
-    "omega": omega,
-    "neighbours": neighbours,
-    "beta": beta,
-    "temperature": temperature,
-    "recency": recency,
+    **{name: partial(sweep, study=name) for name in _SWEEPS},
 }

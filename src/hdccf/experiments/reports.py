@@ -1,28 +1,32 @@
-"""A study from its name to its files: rows, runs, tables and figures."""
+"""`hdccf reproduce`: a study from its rows to its tables and figures."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from statistics import mean
 
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError
 from hdccf.experiments import plans
-from hdccf.experiments.cells import (
+from hdccf.experiments.figures import Cells, clip_rates, draw_bars, draw_densities, draw_sweeps
+from hdccf.experiments.journal import Journal
+from hdccf.experiments.plans import STUDIES, Plan, Row
+from hdccf.experiments.running import Outcome, Runner
+from hdccf.experiments.tables import (
+    CSV_HEAD,
+    Results,
     cells_of,
     csv_text,
     latex,
     latex_table,
     markdown_table,
+    provenance,
     title_of,
-    write_text,
+    write_files,
+    write_table,
 )
-from hdccf.experiments.figures import Cells, clip_rates, draw_bars, draw_densities, draw_sweeps
-from hdccf.experiments.journal import Journal
-from hdccf.experiments.places import part_name
-from hdccf.experiments.plans import STUDIES, Plan, Row
-from hdccf.experiments.running import Outcome, Runner
-from hdccf.experiments.tables import CSV_HEAD, Results, given_cells, provenance, write_table
+from hdccf.experiments.tasks import part_name
 
 ALL = "all"
 _TITLES = {
@@ -50,8 +54,6 @@ class Reproduction:
         if study == ALL:
             possible = [name for name in STUDIES if name != "recency" or self.plan.has_times]
             return [stem for name in possible for stem in self.run(name)]
-        if study not in STUDIES:
-            raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")
         if study == "table":
             return self._tables()
         return self._study(study)
@@ -90,13 +92,6 @@ class Reproduction:
         results = Results.of(title, rows, outcome, runner.journal, self._command("table"))
         stem = self.plan.results / "table" / part_name(self.plan.dataset, time_aware)
         write_table(results, stem)
-        given = given_cells(results)
-        if given:
-            # A file of its own: it answers another question than the table's rows.
-            lines = [
-                ("hdccf", *question, cell.mean, cell.std, cell.seeds) for question, cell in given.items()
-            ]
-            write_text(stem.with_name(f"{stem.name}-given.csv"), csv_text(CSV_HEAD, lines))
         return stem
 
     # -- the other studies -----------------------------------------------------------------------------------
@@ -125,22 +120,21 @@ def write_study(
     title: str, command: str, rows: list[Row], cells: Cells, outcome: Outcome, stem: Path
 ) -> None:
     """`stem`.csv, .md and .tex of a study that is no comparison of models."""
-    questions = list(next(iter(cells.values())))
+    measures = list(next(iter(cells.values())))
     extra = _extra_columns(rows, outcome)
     lines = [
-        (row.label, row.curve, row.x, *question, cell.mean, cell.std, cell.seeds)
+        (row.label, row.curve, row.x, *measure, cell.mean, cell.std, cell.seeds)
         for row in rows
-        for question, cell in cells[row.label].items()
+        for measure, cell in cells[row.label].items()
     ]
     for name, values in extra.items():
         of_rows = zip(rows, values, strict=True)
-        lines += [(row.label, row.curve, row.x, "", name, x, None, cells[row.label][questions[0]].seeds)
+        lines += [(row.label, row.curve, row.x, "", name, x, None, cells[row.label][measures[0]].seeds)
                   for row, x in of_rows]  # fmt: skip
-    head = ("row", "setting", "value", *CSV_HEAD[1:])
-    write_text(stem.with_name(f"{stem.name}.csv"), csv_text(head, lines))
-    columns = ["", *(title_of(question) for question in questions), *extra]
+    csv = csv_text(("row", "setting", "value", *CSV_HEAD[1:]), lines)
+    columns = ["", *(title_of(measure) for measure in measures), *extra]
     texts = [
-        [row.label, *(str(cells[row.label][question]) for question in questions)]
+        [row.label, *(str(cells[row.label][measure]) for measure in measures)]
         + [f"{values[number]:.3f}" for values in extra.values()]
         for number, row in enumerate(rows)
     ]
@@ -148,11 +142,11 @@ def write_study(
     origins = "".join(f"\n- {row.label}: {row.origin}" for row in rows if row.origin)
     parts = [f"# {title}", markdown_table(columns, texts), origins.strip(), failures.strip()]
     parts += ["Mean ± deviation over seeds.", provenance(outcome, command)]
-    write_text(stem.with_name(f"{stem.name}.md"), "\n\n".join(part for part in parts if part) + "\n")
+    markdown = "\n\n".join(part for part in parts if part) + "\n"
     bodies = [[latex(text) for text in line] for line in texts]
     label = f"tab:{stem.parent.name}-{stem.name}"
-    written = latex_table([latex(text) for text in columns], bodies, caption=latex(title), label=label)
-    write_text(stem.with_name(f"{stem.name}.tex"), written)
+    tex = latex_table([latex(text) for text in columns], bodies, caption=latex(title), label=label)
+    write_files(stem, csv=csv, md=markdown, tex=tex)
 
 
 def _extra_columns(rows: list[Row], outcome: Outcome) -> dict[str, list[float]]:
@@ -160,14 +154,10 @@ def _extra_columns(rows: list[Row], outcome: Outcome) -> dict[str, list[float]]:
     first = outcome.records[rows[0].label][0]
     if rows[0].densities:
         return {
-            name: [_mean([r["densities"][key] for r in outcome.records[row.label]]) for row in rows]
+            name: [mean([r["densities"][key] for r in outcome.records[row.label]]) for row in rows]
             for name, key in (("overlap width", "width"), ("overlap area", "shared_area"))
         }
     if rows[0].curve.startswith("omega"):
         terms = [term for term in ("clipped-items", "clipped-users") if term in first["terms"]]
         return {term: clip_rates(rows, outcome.records, term) for term in terms}
     return {}
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

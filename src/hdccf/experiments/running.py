@@ -1,4 +1,4 @@
-"""Runs the rows of a study: each trained, tested and noted once, and gone on with after any kill."""
+"""Training, testing and recording of a study's rows; each is done once and resumed after a kill."""
 
 import json
 import platform
@@ -8,25 +8,28 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
+from filelock import FileLock
+from numpy.typing import NDArray
 
-from hdccf.config import TrainingSettings
+from hdccf.config import FitOptions, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import HdccfError, RunError
 from hdccf.evaluation import Evaluation, evaluate
-from hdccf.experiments.densities import densities_of
+from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.journal import Journal, Record, Run
-from hdccf.experiments.locks import FileLock
 from hdccf.experiments.plans import Row
 from hdccf.experiments.tasks import Task, all_training, with_validation
 from hdccf.models import entry_named
 from hdccf.models.base import Scorer
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.fit import fit, resume
 
@@ -58,7 +61,6 @@ class Runner:
         """Trains what is not in the journal yet; a row that is impossible here is told and left out."""
         runs = {(row.label, seed): self._run(row, seed) for row in rows for seed in range(row.seeds)}
         missing = {place: run for place, run in runs.items() if self.journal.find(run) is None}
-        clock = _Clock(self.journal.records(), list(missing.values()))
         failures: dict[str, str] = {}
         if self.progress and len(missing) < len(runs):
             note(f"{len(runs) - len(missing)} of {len(runs)} runs are in {self.journal.path} already")
@@ -66,9 +68,8 @@ class Runner:
             if label in failures:
                 continue
             if self.progress:
-                left = clock.left(list(missing.values())[number - 1 :])
+                left = _time_left(self.journal.records(), list(missing.values())[number - 1 :])
                 note(f"run {number} of {len(missing)}: {label}, seed {seed}; {left}")
-            started = time.monotonic()
             try:
                 self._do(run)
             except HdccfError as error:
@@ -76,7 +77,6 @@ class Runner:
                     raise
                 failures[label] = str(error)
                 note(f"{label} is left out: {error}")
-            clock.took(run, time.monotonic() - started)
         found: dict[str, list[Record]] = {row.label: [] for row in rows}
         for (label, _), run in runs.items():
             record = self.journal.find(run)
@@ -99,6 +99,7 @@ class Runner:
 
     def _do(self, run: Run) -> None:
         """One process works at a run; one that waited for it finds it done."""
+        self.work.mkdir(parents=True, exist_ok=True)
         with FileLock(self.work / f"{run.key}.lock"):
             if self.journal.find(run) is not None:
                 return
@@ -224,33 +225,72 @@ def commit_of(package: Path) -> str:
     return f"{commit}-dirty" if git("status", "--porcelain", "--", ".") else commit
 
 
-class _Clock:
-    """How long is left, from how long runs of the same model, or else of any, took."""
-
-    def __init__(self, records: list[Record], pending: list[Run]) -> None:
-        models = {run.model for run in pending}
-        self._took: dict[str, list[float]] = {}
-        for record in records:
-            if record["model"] in models and pending and record["dataset"] == pending[0].dataset:
-                # A run that was gone on with has its last part on the wall's clock only.
-                seconds = max(record["wall_seconds"], record["seconds"])
-                self._took.setdefault(record["model"], []).append(seconds)
-
-    def took(self, run: Run, seconds: float) -> None:
-        self._took.setdefault(run.model, []).append(seconds)
-
-    def left(self, runs: list[Run]) -> str:
-        every = [seconds for values in self._took.values() for seconds in values]
-        if not every:
-            return "time left: unknown before the first has ended"
-        anything = sum(every) / len(every)
-        # The latest ones: settings of a study are alike, and machines are not always as busy.
-        means = {model: sum(values[-3:]) / len(values[-3:]) for model, values in self._took.items()}
-        seconds = sum(means.get(run.model, anything) for run in runs)
-        return f"about {_words(seconds)} left"
+def _time_left(records: list[Record], pending: list[Run]) -> str:
+    """From what runs of the same model, or else of any that is pending, took on this data set."""
+    took: dict[str, list[float]] = {}
+    for record in records:
+        if record["dataset"] == pending[0].dataset and record["model"] in {run.model for run in pending}:
+            # A run that was resumed has its last part on the wall's clock only.
+            seconds = max(record["wall_seconds"], record["seconds"])
+            took.setdefault(record["model"], []).append(seconds)
+    if not took:
+        return "time left: unknown before the first has ended"
+    # The latest ones: settings of a study are alike, and machines are not always as busy.
+    means = {model: mean(values[-3:]) for model, values in took.items()}
+    overall = mean(seconds for values in took.values() for seconds in values)
+    return f"about {_words(sum(means.get(run.model, overall) for run in pending))} left"
 
 
 def _words(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+BINS = 50
+TAIL = 0.01
+"""Of each side, left out of the overlap's width: its ends would else be two outliers."""
+
+_USERS_AT_ONCE = 1024
+
+
+@torch.inference_mode()
+def densities_of(scorer: Scorer, split: Split) -> dict[str, Any]:
+    """Of the test items, and of the items of sampled ranking that their users never touched."""
+    ranker = Ranker(split, "test")
+    questions = ranker.questions
+    positive, negative = [], []
+    rows = np.repeat(np.arange(len(questions)), questions.held_out)
+    for begin in range(0, len(rows), _USERS_AT_ONCE):
+        some = slice(begin, begin + _USERS_AT_ONCE)
+        users = torch.from_numpy(questions.users[rows[some]])
+        items = torch.from_numpy(questions.items[some])
+        positive.append(scorer.score_rows(users, items.unsqueeze(1)).numpy().ravel())
+    for begin in range(0, len(questions), _USERS_AT_ONCE):
+        some = slice(begin, begin + _USERS_AT_ONCE)
+        drawn = ranker.negatives[some].astype(np.int64)
+        users = torch.from_numpy(questions.users[some])
+        found = scorer.score_rows(users, torch.from_numpy(np.maximum(drawn, 0))).numpy()
+        negative.append(found[drawn >= 0])
+    return described(np.concatenate(positive), np.concatenate(negative))
+
+
+def described(positive: NDArray[Any], negative: NDArray[Any]) -> dict[str, Any]:
+    """Densities over 0–100 in bins, the interval where both sides lie, and the area that they share."""
+    lowest, highest = min(positive.min(), negative.min()), max(positive.max(), negative.max())
+    span = max(float(highest - lowest), np.finfo(np.float32).tiny)
+    sides = {
+        name: 100.0 * (values.astype(np.float64) - lowest) / span
+        for name, values in (("positive", positive), ("negative", negative))
+    }
+    edges = np.linspace(0.0, 100.0, BINS + 1)
+    found = {name: np.histogram(values, edges, density=True)[0] for name, values in sides.items()}
+    low = float(np.quantile(sides["positive"], TAIL))
+    high = float(np.quantile(sides["negative"], 1 - TAIL))
+    shared = float(np.minimum(found["positive"], found["negative"]).sum() * 100.0 / BINS)
+    return {
+        "bins": {name: [round(float(value), 6) for value in values] for name, values in found.items()},
+        "interval": [round(low, 3), round(max(low, high), 3)],
+        "width": round(max(0.0, high - low), 3),
+        "shared_area": round(shared, 4),
+    }

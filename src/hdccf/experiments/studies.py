@@ -1,8 +1,7 @@
-"""A study on disk: its trials, who works on them, and how much of its budget is spent.
+"""Optuna studies on disk, shared by several processes: trials, their workers, and the budget that is spent.
 
-Several processes may work on one study, and any of them may die. Each holds a lock that its death gives back,
-so a trial that nobody works on any more is found and tried again. Whoever asks for a trial does so under one
-lock, so the budget is kept whoever asks.
+Any worker may die. Each holds a file lock that its death releases, so that an abandoned trial is found and
+tried again. Trials are asked for under one lock, which keeps the budget.
 """
 
 import os
@@ -14,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from filelock import FileLock, Timeout
+
 from hdccf.config import Choice, Dimension, Settings, Space, Variant, Whole, build_settings
 from hdccf.console import note
 from hdccf.errors import ConfigError
 from hdccf.experiments.journal import cut_half_a_line
-from hdccf.experiments.locks import FileLock, is_held
 from hdccf.models import entry_named
 
 if TYPE_CHECKING:
@@ -80,9 +80,10 @@ class StudyFile:
         self.place, self.question = place, question
         self.path = _path_of(place)
         self._locks = self.path.parent / f".{self.path.name}.locks"
+        self._locks.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self._locks / "study")
-        self._worker = FileLock(self._locks / f"worker-{os.getpid()}-{uuid4().hex[:8]}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._name = f"worker-{os.getpid()}-{uuid4().hex[:8]}"
+        self._worker = FileLock(self._locks / self._name)
         tools = import_optuna()
         with self._lock:
             self._storage = self._open(tools)
@@ -105,7 +106,7 @@ class StudyFile:
 
     def close(self) -> None:
         self._worker.release()
-        self._worker.path.unlink(missing_ok=True)
+        (self._locks / self._name).unlink(missing_ok=True)
         self._storage.remove_session()
         if hasattr(self._storage, "engine"):
             self._storage.engine.dispose()
@@ -136,12 +137,12 @@ class StudyFile:
         tools = import_optuna()
         with self._lock:
             self.study.set_user_attr("budget", asdict(budget))
-            self._take_back_from_the_dead()
+            self._retry_abandoned()
             trials, minutes = self.spent()
             if trials >= budget.trials or minutes >= budget.minutes:
                 return None
             # From the seed and the trials so far, so that being killed in between changes no draw.
-            number = len(self.study.get_trials(deepcopy=False))
+            number = len(self.trials)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tools.exceptions.ExperimentalWarning)
                 self.study.sampler = tools.samplers.TPESampler(
@@ -151,31 +152,27 @@ class StudyFile:
                     constant_liar=True,
                 )
             trial = self.study.ask()
-            trial.set_user_attr("worker", self._worker.path.name)
+            trial.set_user_attr("worker", self._name)
             return trial
 
     def spent(self) -> tuple[int, float]:
         """Trials and minutes so far, with those under way up to their last evaluation."""
-        counted = [
-            trial
-            for trial in self.study.get_trials(deepcopy=False)
-            if trial.state.name in ("COMPLETE", "PRUNED", "RUNNING")
-        ]
+        counted = [trial for trial in self.trials if trial.state.name in ("COMPLETE", "PRUNED", "RUNNING")]
         return len(counted), sum(trial.user_attrs.get("seconds", 0.0) for trial in counted) / 60
 
     def give_back(self, number: int) -> None:
         """Fails a trial that was not ended, and puts its settings in line again, once."""
         optuna = import_optuna()
-        trial = self.study.get_trials(deepcopy=False)[number]
+        trial = self.trials[number]
         self.study.tell(number, state=optuna.trial.TrialState.FAIL)
         if trial.params and "again" not in trial.user_attrs:
             # A second death is more likely the settings' fault, such as their memory, than bad luck.
             self.study.enqueue_trial(trial.params, user_attrs={"again": number})
 
-    def _take_back_from_the_dead(self) -> None:
-        for trial in self.study.get_trials(deepcopy=False):
+    def _retry_abandoned(self) -> None:
+        for trial in self.trials:
             worker = trial.user_attrs.get("worker", "")
-            if trial.state.name == "RUNNING" and not (worker and is_held(self._locks / worker)):
+            if trial.state.name == "RUNNING" and not (worker and _is_held(self._locks / worker)):
                 self.give_back(trial.number)
                 if worker:
                     (self._locks / worker).unlink(missing_ok=True)
@@ -201,10 +198,26 @@ class StudyFile:
         )
 
     @property
+    def trials(self) -> "list[optuna.trial.FrozenTrial]":
+        """All of them, in order; not copied, so not to be changed."""
+        return self.study.get_trials(deepcopy=False)
+
+    @property
     def completed(self) -> "list[optuna.trial.FrozenTrial]":
         """Trials that ran to their end, the best first."""
-        done = [t for t in self.study.get_trials(deepcopy=False) if t.state.name == "COMPLETE"]
+        done = [t for t in self.trials if t.state.name == "COMPLETE"]
         return sorted(done, key=lambda trial: (-(trial.value or 0.0), trial.number))
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a living process holds the lock of that file; the kernel frees those of dead ones."""
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 @contextmanager

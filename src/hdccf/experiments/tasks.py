@@ -1,4 +1,4 @@
-"""What is asked of each data set: how it is split, what is measured, and over how many seeds."""
+"""The evaluation task of each data set: split, metrics, seeds, and the names of result files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hdccf.config import Settings
 from hdccf.data import datasets
 from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
@@ -31,6 +32,10 @@ class Task:
     seeds: int = 5
     other_seeds: int | None = None
     """Seeds of the competitors, where they have fewer than HDCCF."""
+
+    def fixed_for(self, kind: type[Settings]) -> dict[str, Any]:
+        """What is fixed of a model's settings."""
+        return {name: value for name, value in self.fixed.items() if name in kind.model_fields}
 
     @property
     def ks(self) -> tuple[int, ...]:
@@ -87,3 +92,11 @@ def with_validation(split: Split) -> Interactions:
         counts=np.concatenate((first.counts, second.counts)),
         titles=first.titles,
     )
+
+
+TIME = "-time"
+
+
+def part_name(dataset: str, time_aware: bool) -> str:
+    """The name of a data set's time-blind or time-aware part, in file names and as a preset."""
+    return f"{dataset}{TIME}" if time_aware else dataset

@@ -1,24 +1,30 @@
-"""`hdccf tune`: trials of a model's settings on the validation part, until the budget is spent."""
+"""Hyperparameter search: trials of a model's settings on the validation part, until the budget is spent."""
 
+import json
 import multiprocessing
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hdccf.config import TrainingSettings, build_settings
+from hdccf.config import FitOptions, TrainingSettings, build_settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, HdccfError, TrainingError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.experiments.best import refuse_other, write_best
 from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna, open_study
-from hdccf.experiments.tuning_display import TuningDisplay
-from hdccf.recommend.run_folder import FitOptions
+from hdccf.files import atomic_file
 from hdccf.training.fit import StopTraining, fit, parse_metric
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 _STARTUP = 5
 """Trials that have to be finished before others are called hopeless beside them."""
@@ -60,13 +66,13 @@ def tune(
     import_optuna()
     with (
         open_study(study, question, start) as opened,
-        TuningDisplay(opened, budget, enabled=progress) as display,
+        displayed(opened, budget, progress) as update,
     ):
         if jobs == 1:
-            _work(opened, split, budget, threads, display.update)
+            _work(opened, split, budget, threads, update)
         else:
-            _work_together(opened, split, budget, jobs, threads, display.update)
-        display.update()
+            _work_together(opened, split, budget, jobs, threads, update)
+        update()
         return _conclude(opened, budget, out)
 
 
@@ -252,3 +258,133 @@ def _conclude(study: StudyFile, budget: Budget, out: Path) -> Tuned:
     }
     write_best(out, found.settings, origin)
     return found
+
+
+_SHOWN = 12
+"""Trials in the live table."""
+
+
+@contextmanager
+def displayed(study: StudyFile, budget: Budget, enabled: bool) -> Iterator[Callable[[], None]]:
+    """Shows a study while processes work on it; yields what to call when a trial may have ended.
+
+    In a terminal it is a live table, otherwise a line a trial. Both read the study, so that they show what
+    other processes do as well.
+    """
+    if not enabled:
+        yield lambda: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        live = Live(
+            get_renderable=partial(trials_table, study, budget),
+            console=Console(stderr=True),
+            refresh_per_second=1,
+        )
+        with live:
+            yield lambda: None
+    else:
+        told = {trial.number for trial in study.trials if trial.state.is_finished()}
+        _write(_progress(study, budget))
+        yield partial(_write_ended, study, budget, told)
+
+
+def _write_ended(study: StudyFile, budget: Budget, told: set[int]) -> None:
+    """A line for each trial that has ended since."""
+    for trial in study.trials:
+        if trial.state.is_finished() and trial.number not in told:
+            told.add(trial.number)
+            number, state, value, epoch, seconds, settings = _cells(trial)
+            after = f" at epoch {epoch}" if epoch else ""
+            _write(f"trial {number} {state} {value}{after}, {seconds} s: {settings}")
+            _write(_progress(study, budget))
+
+
+def _progress(study: StudyFile, budget: Budget) -> str:
+    question, (trials, minutes) = study.question, study.spent()
+    best = study.completed[:1]
+    reached = f", best {question.metric} {best[0].value:.4f} (trial {best[0].number})" if best else ""
+    part = "time-aware" if question.time_aware else "time-blind"
+    return (
+        f"{question.model} on {question.dataset}, {part}: {trials} of {budget.trials} trials, "
+        f"{minutes:.1f} of {budget.minutes:g} minutes{reached}"
+    )
+
+
+def trials_table(study: StudyFile, budget: Budget) -> "Table":
+    """The trials under way, then the best."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=_progress(study, budget), title_justify="left", box=box.SIMPLE, expand=True)
+    for head in ("trial", "", "value", "epoch", "seconds"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("settings", overflow="fold")
+    running = [trial for trial in study.trials if trial.state.name == "RUNNING"]
+    best = study.completed
+    for trial in (running + best)[:_SHOWN]:
+        table.add_row(*_cells(trial), style="bold" if best and trial is best[0] else None)
+    return table
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+_WORDS = {"COMPLETE": "done", "PRUNED": "pruned", "RUNNING": "running", "FAIL": "lost", "WAITING": "waiting"}
+
+
+def _cells(trial: Any) -> list[str]:
+    reached = trial.intermediate_values
+    value = trial.value if trial.state.name == "COMPLETE" else max(reached.values(), default=None)
+    epoch = trial.user_attrs.get("epoch", max(reached, default=""))
+    seconds = trial.user_attrs.get("seconds")
+    state = "diverged" if "error" in trial.user_attrs else _WORDS[trial.state.name]
+    settings = ", ".join(f"{name}={_short(chosen)}" for name, chosen in trial.params.items())
+    return [
+        str(trial.number),
+        state,
+        "" if value is None else f"{value:.4f}",
+        str(epoch),
+        "" if seconds is None else f"{seconds:.0f}",
+        settings,
+    ]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+MARK = "# hdccf tune "
+
+
+def write_best(path: Path, settings: dict[str, Any], origin: dict[str, Any]) -> None:
+    """Atomically. `origin` says by which study, with which budget and value; `read_origin` gives it back."""
+    lines = [MARK + json.dumps(origin, ensure_ascii=False)]
+    # JSON's numbers, strings, truth values and lists are TOML's.
+    given = {name: value for name, value in settings.items() if value is not None}
+    lines += [
+        f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}" for name, value in given.items()
+    ]
+    with atomic_file(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_origin(path: Path) -> dict[str, Any]:
+    """What `write_best` was told; nothing where the file was not written by `hdccf tune`."""
+    try:
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        found = json.loads(first.removeprefix(MARK)) if first.startswith(MARK) else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def refuse_other(path: Path, study: str, overwrite: bool) -> None:
+    """Only what this very study wrote is replaced unasked: said before an hour's work, not after it."""
+    if path.exists() and not overwrite and read_origin(path).get("study") != study:
+        raise ConfigError(
+            f"{path} exists and was not written by the study {study}; give another --out, or --overwrite"
+        )

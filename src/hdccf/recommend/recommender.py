@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.config import Settings
+from hdccf.config import EXPLAINED, REASONS, TOP_K, Settings
 from hdccf.console import note, progress_bar
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
@@ -137,7 +137,7 @@ class Recommender:
     def recommend(
         self,
         users: Ids,
-        k: int = 10,
+        k: int = TOP_K,
         *,
         include_seen: bool = False,
         allow: Ids | None = None,
@@ -157,7 +157,7 @@ class Recommender:
     def recommend_for_items(
         self,
         lists: Lists,
-        k: int = 10,
+        k: int = TOP_K,
         *,
         include_seen: bool = False,
         allow: Ids | None = None,
@@ -174,7 +174,9 @@ class Recommender:
         found = self._best(scorer, torch.arange(len(lists)), wanted)
         return listed({"list": events.user_ids}, {"item": events.item_ids}, found, self.split.train.titles)
 
-    def users_for_new_items(self, lists: Lists, k: int = 10, *, include_seen: bool = False) -> pl.DataFrame:
+    def users_for_new_items(
+        self, lists: Lists, k: int = TOP_K, *, include_seen: bool = False
+    ) -> pl.DataFrame:
         """The k users who would like each new item most, known by the list of users who have had it.
 
         Rows are list (its number, from 0), rank, user, score.
@@ -188,7 +190,7 @@ class Recommender:
     def recommend_all(
         self,
         path: str | Path,
-        k: int = 10,
+        k: int = TOP_K,
         *,
         include_seen: bool = False,
         allow: Ids | None = None,
@@ -239,19 +241,21 @@ class Recommender:
             self._relations[kind] = relation(self.model, self.scorer(), self.events, kind)
         return self._relations[kind]
 
-    def similar_items(self, items: Ids, k: int = 10) -> pl.DataFrame:
+    def similar_items(self, items: Ids, k: int = TOP_K) -> pl.DataFrame:
         """The k items most like each of these: rows of item, rank, similar, score (and title)."""
         ids = self.split.train.item_ids
         found = best_related(self.relation("items"), torch.from_numpy(self.items.codes(items)), k)
         return listed({"item": ids}, {"similar": ids}, found, self.split.train.titles)
 
-    def similar_users(self, users: Ids, k: int = 10) -> pl.DataFrame:
+    def similar_users(self, users: Ids, k: int = TOP_K) -> pl.DataFrame:
         """The k users most like each of these: rows of user, rank, similar, score."""
         ids = self.split.train.user_ids
         found = best_related(self.relation("users"), torch.from_numpy(self.users.codes(users)), k)
         return listed({"user": ids}, {"similar": ids}, found)
 
-    def explain(self, user: Any, items: Ids | None = None, *, k: int = 3, top: int = 5) -> Explanation:
+    def explain(
+        self, user: Any, items: Ids | None = None, *, k: int = EXPLAINED, top: int = REASONS
+    ) -> Explanation:
         """Which of the user's items speak for these items, or for their k best; the `top` of each."""
         row = int(self.users.codes([user])[0])
         if not len(self.events.by_user.of(row)):
@@ -261,7 +265,7 @@ class Recommender:
         return self._explained(self.scorer(), self.events, row, items, top)
 
     def explain_for_items(
-        self, had: Ids, items: Ids | None = None, *, k: int = 3, top: int = 5
+        self, had: Ids, items: Ids | None = None, *, k: int = EXPLAINED, top: int = REASONS
     ) -> Explanation:
         """The same for a new user, who is known by a list of items."""
         events = histories_of([had], self.items, "users")

@@ -13,7 +13,7 @@ profile.json        where the time of its last part went, if asked for
 import json
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from typing import Any
 import torch
 
 from hdccf.checkpoint import explained
+from hdccf.config import Cluster as Cluster
+from hdccf.config import FitOptions as FitOptions
 from hdccf.config import Settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError, RunError
@@ -30,52 +32,6 @@ from hdccf.models import entry_named, name_of
 FORMAT = "hdccf-run"
 FORMAT_VERSION = 1
 _LISTED = ("hdccf", "torch", "numpy", "scipy", "polars", "safetensors")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Which workers train together, on Ray."""
-
-    workers: int
-    """How many; the result does not depend on it but for rounding."""
-    address: str | None = None
-    """Of a Ray cluster, `auto` for the one that is running here; none starts one on this machine."""
-    storage: str | None = None
-    """A folder, or an address such as s3://…, that all machines reach; none is the run's own folder."""
-    timeout: float = 300.0
-    """Seconds after which a worker that does not answer the others is taken to hang."""
-    retries: int = 3
-    """How often workers that failed are started again."""
-
-    def __post_init__(self) -> None:
-        _at_least({"workers": 1, "timeout": 1, "retries": 0}, self)
-
-
-@dataclass(frozen=True)
-class FitOptions:
-    """How to train, as opposed to what: of these only the threads and the device can change the result."""
-
-    device: str = "cpu"
-    threads: int | None = None
-    checkpoint_minutes: float = 5.0
-    checkpoint_epochs: int = 10
-    tensorboard: bool = False
-    profile: bool = False
-    """Whether to say where the time went, in profile.json and at the end."""
-    cluster: Cluster | None = None
-    """The workers that train together; none is this process alone."""
-
-    def __post_init__(self) -> None:
-        _at_least({"threads": 1, "checkpoint_minutes": 0, "checkpoint_epochs": 1}, self)
-        if isinstance(self.cluster, dict):  # as run.json has it
-            object.__setattr__(self, "cluster", Cluster(**self.cluster))
-
-
-def _at_least(least: dict[str, float], given: Any) -> None:
-    for name, smallest in least.items():
-        value = getattr(given, name)
-        if value is not None and not value >= smallest:
-            raise ConfigError(f"{name}={value} is not possible: it should be {smallest} or more")
 
 
 @dataclass(frozen=True)
@@ -113,7 +69,7 @@ class RunFolder:
             "seed": seed,
             "split": {"method": split.method, "fingerprint": split.fingerprint},
             "data": about,
-            "options": asdict(options),
+            "options": options.model_dump(mode="json"),
         }
         # All or nothing: a process that is killed here leaves no folder that is in the way.
         with explained(path), atomic_directory(path, overwrite=path.exists()) as folder:

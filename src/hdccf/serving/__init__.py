@@ -1,17 +1,14 @@
-"""A run answering over HTTP: `hdccf serve RUN`. Needs the extra `serve` (FastAPI and uvicorn).
+"""A run behind a REST service with a web page: `hdccf serve RUN`. Needs the extra `serve`.
 
-settings.py   what can be configured, and the defaults
-served.py     the model that answers, and the one that takes its place
-work.py       a bounded pool of threads that scores, so that the event loop lives
-bodies.py     requests and answers, with their limits
-routes.py     the endpoints under /v1
-health.py     /healthz, /readyz, /metrics
-guards.py     what stands before every endpoint: measuring, the key, the size of a body
-problems.py   every error as problem details (RFC 9457)
-openapi.py    the description, with examples that work on this server
-app.py        all of it together
-server.py     a process that listens, reloads and stops
-page/         files that are served at /; page_data.py has what they ask for
+settings.py     what can be configured, and the defaults
+served.py       the model that is served, and its replacement
+service.py      what endpoints share: the model, a bounded thread pool, Prometheus metrics
+bodies.py       requests and answers, with their limits
+routes.py       the endpoints
+page_data.py    private endpoints of the page, whose files are in page/
+middleware.py   metrics, the API key, the size of a body, static files
+problems.py     every error as problem details (RFC 9457)
+app.py          the ASGI application, its OpenAPI description, and the process
 
 Nothing here imports the trainer: a server needs no optimizer.
 """

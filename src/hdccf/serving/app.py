@@ -1,24 +1,30 @@
-"""All of the service together: `create_app(run, settings)` gives an ASGI application."""
+"""The ASGI application with its OpenAPI description, and the process that serves it with uvicorn."""
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from fastapi import APIRouter, FastAPI
+import torch
+import uvicorn
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 
 from hdccf.console import note
-from hdccf.serving import files, guards, health, openapi, problems, routes
-from hdccf.serving.access import AppService
-from hdccf.serving.measures import Measures
-from hdccf.serving.served import Holder, Loader, load
+from hdccf.errors import ConfigError
+from hdccf.serving import problems, routes
+from hdccf.serving.middleware import BodyLimit, KeyCheck, RequestMetrics, needs_key, page_files
+from hdccf.serving.page_data import page_router
+from hdccf.serving.problems import MEDIA_TYPE, Problem
+from hdccf.serving.served import Holder, Loader, Served, load
+from hdccf.serving.service import AppService, Metrics, Pool
 from hdccf.serving.settings import KEY_HEADER, ServeSettings
-from hdccf.serving.work import Pool
 
 
 def create_app(
@@ -36,8 +42,8 @@ def create_app(
     key = settings.api_key()
     holder = Holder(Path(run), loader or partial(load, index_above=settings.index_above))
     pool = Pool(settings.threads, settings.waiting, settings.timeout_seconds)
-    service = AppService(holder, pool, Measures(), settings)
-    service.measures.now_answers(holder.current.version)
+    service = AppService(holder, pool, Metrics(), settings)
+    service.metrics.now_answers(holder.current.version)
     app = FastAPI(
         docs_url=None,  # its scripts would come from another host
         redoc_url=None,
@@ -46,18 +52,16 @@ def create_app(
     )
     app.state.service = service
     app.include_router(routes.router)
-    app.include_router(health.router)
-    page_router = _page_router()
-    if page_router is not None:
-        app.include_router(page_router)
+    app.include_router(routes.operating)
+    app.include_router(page_router)
     # Where no endpoint is, not a mount at /: that would answer 404 where a 405 belongs.
-    app.router.default = files.page_files()
+    app.router.default = page_files()
     problems.install(app)
-    openapi.install(app, holder.current)
+    _describe(app, holder.current)
     # The last that is added is the first that is asked.
-    app.add_middleware(guards.BodyLimit, most=settings.max_body_bytes, seconds=settings.timeout_seconds)
-    app.add_middleware(guards.KeyCheck, key=key)
-    app.add_middleware(guards.Guard, measures=service.measures)
+    app.add_middleware(BodyLimit, most=settings.max_body_bytes, seconds=settings.timeout_seconds)
+    app.add_middleware(KeyCheck, key=key)
+    app.add_middleware(RequestMetrics, metrics=service.metrics)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -107,9 +111,163 @@ async def _watch(wanted: asyncio.Event, service: AppService) -> None:
             wanted.set()
 
 
-def _page_router() -> APIRouter | None:
-    """What the page asks for beyond the public endpoints, where this installation has a page."""
-    if find_spec("hdccf.serving.page_data") is None:
-        return None
-    router: APIRouter = import_module("hdccf.serving.page_data").page_router
-    return router
+# -- the OpenAPI description ---------------------------------------------------------------------------------
+
+_ABOUT = """Recommendations of a trained model. Ids are the data's own; errors are problem details (RFC 9457).
+
+Every answer names the version of the model that gave it: a server may take a new one at any time."""
+
+_EVERYWHERE = {500: "A bug; the server's log has it."}
+_WITH_BODY = {
+    400: "The body is no JSON.",
+    408: "The body did not come in time.",
+    413: "The body is too large.",
+}
+_SCORING = {
+    422: "The request does not fit, or the model cannot answer it.",
+    503: "Too many requests wait; come back soon.",
+    504: "The answer took too long.",
+}
+_IDS = {404: "An id is unknown; `ids` names it."}
+_OF_PATH = {
+    "/v1/recommend": _WITH_BODY | _SCORING | _IDS,
+    "/v1/similar": _WITH_BODY | _SCORING | _IDS,
+    "/v1/score": _WITH_BODY | _SCORING | _IDS,
+    "/v1/explain": _WITH_BODY | _SCORING | _IDS,
+    "/v1/admin/reload": {
+        403: "The server has no key.",
+        409: "The new model does not load; the old one goes on.",
+        408: _WITH_BODY[408],
+        413: _WITH_BODY[413],
+    },
+    "/readyz": {503: "As many requests wait as may."},
+}
+
+
+def _describe(app: FastAPI, example: Served) -> None:
+    """`example` gives ids that exist."""
+    examples = _examples(example)
+
+    def describe() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _described(app, examples)
+        return app.openapi_schema
+
+    app.openapi = describe  # type: ignore[method-assign]
+
+
+def _described(app: FastAPI, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    found = get_openapi(title="hdccf", version=version("hdccf"), description=_ABOUT, routes=app.routes)
+    components = found.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    inner = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(inner.pop("$defs", {}))
+    schemas["Problem"] = inner
+    components["securitySchemes"] = {"key": {"type": "apiKey", "in": "header", "name": KEY_HEADER}}
+    for path, operations in found["paths"].items():
+        for operation in operations.values():
+            _finish(path, operation, examples)
+    return found
+
+
+def _finish(path: str, operation: dict[str, Any], examples: dict[str, dict[str, Any]]) -> None:
+    reads = "parameters" in operation or "requestBody" in operation
+    statuses = _EVERYWHERE | _OF_PATH.get(path, _SCORING if reads else {})
+    if needs_key(path):
+        statuses = statuses | {401: "The key is missing or wrong."}
+        # The empty alternative: a server may have been started without a key.
+        operation["security"] = [{"key": []}, {}]
+    operation["responses"].pop("422", None)
+    for status, description in sorted(statuses.items()):
+        content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        operation["responses"][str(status)] = {"description": description, "content": content}
+    if path in examples and "requestBody" in operation:
+        named = {name: {"value": value} for name, value in examples[path].items()}
+        operation["requestBody"]["content"]["application/json"]["examples"] = named
+
+
+def _examples(served: Served) -> dict[str, dict[str, Any]]:
+    train = served.recommender.split.train
+    users, items = train.user_ids.head(2).to_list(), train.item_ids.head(3).to_list()
+    return {
+        "/v1/recommend": {
+            "two users": {"users": users, "k": 5},
+            "a new user": {"items": items, "k": 5},
+            "within limits": {"users": users[:1], "k": 5, "deny": items[:1], "include_seen": True},
+        },
+        "/v1/similar": {"items": {"items": items[:1], "k": 5}, "users": {"users": users[:1], "k": 5}},
+        "/v1/score": {"a pair": {"pairs": [{"user": users[0], "item": items[0]}]}},
+        "/v1/explain": {
+            "a user's best": {"user": users[0], "k": 2, "top": 3},
+            "a new user": {"had": items, "k": 2},
+        },
+    }
+
+
+# -- the process ---------------------------------------------------------------------------------------------
+
+_BACKLOG = 1024
+_KEEP_ALIVE_SECONDS = 30
+
+
+def serve(run: Path, settings: ServeSettings) -> None:
+    """Serves until it is told to stop."""
+    # Requests run beside each other: more threads inside one would only be in each other's way.
+    torch.set_num_threads(1)
+    listening = _listen(settings.host, settings.port)
+    with listening:
+        app = create_app(run, settings, reload_on_hangup=True)
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                lifespan="on",
+                ws="none",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=settings.shutdown_seconds,
+            )
+        )
+        # uvicorn ends well and then raises the signal once more for the handler before its own: ours. Being
+        # told to stop is no failure.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        served = app.state.service.holder.current
+        note(f"{served.recommender!r} of {served.path}, version {served.version}")
+        if not settings.is_local and settings.api_key_file is None:
+            note("all who reach this machine can send requests; --api-key-file asks for a key")
+        note(f"serving on {_address(listening)} (Ctrl-C stops)")
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
+        note("stopped")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Before the model is loaded: that a port is taken should not be found out after a minute."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # With the protocol named: asyncio turns Nagle's algorithm off for those only, and with it every
+        # answer would wait 40 ms for the client's delayed acknowledgement of its head.
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(_BACKLOG)
+        except OSError:
+            made.close()
+            raise
+    except OSError as cause:
+        raise ConfigError(
+            f"cannot listen on {host} port {port} ({cause.strerror or cause}); choose another one"
+        ) from cause
+    return made
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

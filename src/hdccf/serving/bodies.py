@@ -1,4 +1,4 @@
-"""Requests and answers, with their limits. What does not fit is refused (422) before anything is scored."""
+"""Request and response bodies with their limits; a request that breaks one is refused (422) unscored."""
 
 from typing import Annotated, Any
 
@@ -13,6 +13,8 @@ from pydantic import (
     WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
+
+from hdccf.config import EXPLAINED, REASONS, TOP_K
 
 MAX_USERS = 256
 """Users, or pairs of similar nodes, in a request; ask again for more."""
@@ -80,7 +82,7 @@ History = Annotated[
     Field(
         min_length=1,
         max_length=MAX_HISTORY,
-        description="What somebody new has had, the last the latest.",
+        description="The history of a new user, the last the latest.",
     ),
 ]
 Listed = Annotated[list[Id], Field(max_length=MAX_LISTED)]
@@ -93,9 +95,9 @@ class Body(BaseModel):
 
 
 class _Limits(Body):
-    k: K = 10
+    k: K = TOP_K
     include_seen: bool = Field(default=False, strict=True)
-    """Whether also what they have had may be recommended."""
+    """Whether items of the history may be recommended."""
     allow: Listed | None = None
     """Only these items; ids that are not in the catalogue are passed over."""
     deny: Listed | None = None
@@ -109,7 +111,7 @@ class RecommendToUsers(_Limits):
 
 
 class RecommendToItems(_Limits):
-    """For somebody new, who is known by a list of items."""
+    """For a new user, who is known by a history of items."""
 
     items: History
 
@@ -118,14 +120,14 @@ class SimilarItems(Body):
     """Items like these."""
 
     items: Items
-    k: K = 10
+    k: K = TOP_K
 
 
 class SimilarUsers(Body):
     """Users like these."""
 
     users: Users
-    k: K = 10
+    k: K = TOP_K
 
 
 class Pair(Body):
@@ -142,9 +144,9 @@ class ScoreBody(Body):
 class _Reasons(Body):
     items: Items | None = None
     """What to explain; the best k if not given."""
-    k: Top = 3
+    k: Top = EXPLAINED
     """How many of the best, where no items are given."""
-    top: Top = 5
+    top: Top = REASONS
     """How many reasons each."""
 
 
@@ -155,7 +157,7 @@ class ExplainToUser(_Reasons):
 
 
 class ExplainToHistory(_Reasons):
-    """For somebody new, who is known by a list of items."""
+    """For a new user, who is known by a history of items."""
 
     had: History
 
@@ -205,7 +207,7 @@ class ScoredItem(BaseModel):
 
 class RecommendedList(BaseModel):
     user: int | str | None
-    """Whose list; null for somebody new."""
+    """Whose list; null for a new user."""
     items: list[ScoredItem]
     """Best first."""
 
@@ -271,7 +273,7 @@ class FoundItem(BaseModel):
     item: int | str
     title: str | None
     users: int
-    """How many have had it."""
+    """How many have it in their history."""
 
 
 class FoundItems(Answer):

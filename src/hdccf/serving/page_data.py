@@ -1,7 +1,6 @@
-"""What the page asks for beyond the public endpoints: histories, the negatives lens, and the run.
+"""Private endpoints of the web page: histories, the negatives lens, and facts about runs.
 
-`page_router` is included by the app. These endpoints may change with the page, so that they are no part of
-the description that others program against.
+They may change with the page, so they are no part of the OpenAPI description.
 """
 
 import threading
@@ -17,9 +16,9 @@ from hdccf.recommend.lens import Lens, UserNegatives, estimate, negatives_of
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.run_summary import data_facts, facts_of, runs_beside, settings_table
-from hdccf.serving.access import Service, require_known
 from hdccf.serving.bodies import MAX_TOP
 from hdccf.serving.served import Served
+from hdccf.serving.service import Service, require_known
 
 page_router = APIRouter(prefix="/v1/page", include_in_schema=False)
 
@@ -35,7 +34,7 @@ _making = threading.Lock()
 async def history(
     service: Service, user: UserId, limit: Annotated[int, Query(ge=1, le=_MOST_HISTORY)] = 50
 ) -> dict[str, Any]:
-    """What a user has had, the latest first, and which of it was held out from training."""
+    """A user's history, the latest first, and which of it was held out from training."""
     return await service.answer(lambda served: _history(served, user, limit))
 
 
@@ -161,7 +160,7 @@ def _day(microseconds: int) -> str | None:
     try:
         return datetime.fromtimestamp(microseconds / 1e6, UTC).date().isoformat()
     except (ValueError, OverflowError, OSError):
-        return None  # before the year 1 or after 9999: no date that anybody means
+        return None  # before the year 1 or after 9999: no meaningful date
 
 
 def _rounded(values: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Every error as problem details (RFC 9457): type, title, status, detail, and what else helps."""
+"""Errors as problem details (RFC 9457): type, title, status, detail and extensions."""
 
 import http
 import json
@@ -67,7 +67,7 @@ def response(found: Problem, headers: dict[str, str] | None = None) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """What is raised below becomes a problem; what nobody foresaw is caught by `guards.Guard`."""
+    """What is raised below becomes a problem; unforeseen errors are caught by `middleware.RequestMetrics`."""
     app.add_exception_handler(ProblemError, _of_problem)
     app.add_exception_handler(HTTPException, _of_http)
     app.add_exception_handler(RequestValidationError, _of_validation)

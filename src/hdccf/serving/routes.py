@@ -1,15 +1,18 @@
-"""The endpoints under /v1: a body in, an answer of one model out."""
+"""The endpoints: recommendations and look-ups under /v1, health, readiness and metrics."""
 
 import asyncio
 import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 
+from hdccf.recommend.frames import Vocabulary
 from hdccf.serving import bodies
-from hdccf.serving.access import Service, distinct, require_known
 from hdccf.serving.problems import ProblemError, problem
 from hdccf.serving.served import Served
+from hdccf.serving.service import Service, require_known
 
 router = APIRouter(prefix="/v1")
 
@@ -21,9 +24,9 @@ Limit = Annotated[int, Query(ge=1, le=bodies.MAX_FOUND, description="How many at
     "/recommend", tags=["answers"], summary="The best items for users", response_model=bodies.Recommended
 )
 async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Service) -> Response:
-    """The k best items of each user, best first, for users that the model knows or for somebody new.
+    """The k best items of each user, best first, for known users or for a new one with a history.
 
-    What they have had is left out unless asked for.
+    Items in the history are left out unless asked for.
     """
     return await service.respond(lambda served: _recommended(served, body))
 
@@ -59,23 +62,17 @@ async def explain(body: Annotated[bodies.ExplainBody, Body()], service: Service)
 @router.get("/items", tags=["looking up"], summary="Items by their titles", response_model=bodies.FoundItems)
 async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """All words have to be in the title; capitals and accents do not matter. The most popular come first."""
-
-    def search(served: Served) -> bodies.FoundItems:
-        found = [bodies.FoundItem(**row) for row in served.catalogue.search(q, limit)]
-        return bodies.FoundItems(model=served.version, items=found)
-
-    return await service.respond(search)
+    return await service.respond(
+        lambda served: {"model": served.version, "items": served.catalogue.search(q, limit)}
+    )
 
 
 @router.get("/users", tags=["looking up"], summary="Users by their ids", response_model=bodies.FoundUsers)
 async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """Those whose id has the text; the most active come first."""
-
-    def search(served: Served) -> bodies.FoundUsers:
-        found = [bodies.FoundUser(**row) for row in served.people.search(q, limit)]
-        return bodies.FoundUsers(model=served.version, users=found)
-
-    return await service.respond(search)
+    return await service.respond(
+        lambda served: {"model": served.version, "users": served.user_catalogue.search(q, limit)}
+    )
 
 
 @router.get("/model", tags=["looking up"], summary="What answers")
@@ -99,7 +96,7 @@ async def model(service: Service) -> bodies.ModelFacts:
 async def reload(service: Service) -> bodies.Reloaded:
     """Loads beside the old model, which goes on answering; for good if the new one does not load (409)."""
     if service.settings.api_key_file is None:
-        detail = "this server has no key, so that nobody may change its model from afar; send it SIGHUP"
+        detail = "this server has no key, so its model cannot be changed by a request; send it SIGHUP"
         raise ProblemError(problem(403, detail, "no-key-configured"))
     # Not in the pool: loading must not take a thread from those who ask.
     outcome = await asyncio.to_thread(service.reload)
@@ -109,11 +106,10 @@ async def reload(service: Service) -> bodies.Reloaded:
 
 
 # -- jobs, in a thread of the pool ---------------------------------------------------------------------------
+# They give plain values: an object for each of thousands of items would take longer than to find them.
 
 
 def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.RecommendToItems) -> dict[str, Any]:
-    """A `bodies.Recommended`, as plain values: an object for each of thousands of items would take longer
-    than to find them."""
     known = served.recommender
     limits: dict[str, Any] = {"include_seen": body.include_seen, "allow": body.allow, "deny": body.deny}
     lists: dict[Any, list[dict[str, Any]]]
@@ -122,9 +118,8 @@ def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.Recommen
         found = known.recommend_for_items([body.items], k=body.k, **limits)
         lists, whose = {0: []}, [None]
     else:
-        require_known(known.users, body.users)
         # Each once, as rows are told apart by their user; and a user with nothing left has no row at all.
-        whose = distinct(known.users, body.users)
+        whose = _own_ids(known.users, body.users)
         found = known.recommend(whose, k=body.k, **limits)
         lists = {user: [] for user in whose}
     for of, _, item, score, *title in found.rows():
@@ -133,60 +128,94 @@ def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.Recommen
     return {"model": served.version, "lists": made}
 
 
-def _similar(served: Served, body: bodies.SimilarItems | bodies.SimilarUsers) -> bodies.Similar:
+def _similar(served: Served, body: bodies.SimilarItems | bodies.SimilarUsers) -> dict[str, Any]:
     known = served.recommender
     if isinstance(body, bodies.SimilarItems):
-        require_known(known.items, body.items)
-        asked = distinct(known.items, body.items)
+        asked = _own_ids(known.items, body.items)
         found, by = known.similar_items(asked, body.k), known.relation("items").stated
     else:
-        require_known(known.users, body.users)
-        asked = distinct(known.users, body.users)
+        asked = _own_ids(known.users, body.users)
         found, by = known.similar_users(asked, body.k), known.relation("users").stated
-    of = found.columns[0]
-    lists = {own: bodies.SimilarList(id=own, similar=[]) for own in asked}
+    lists: dict[Any, list[dict[str, Any]]] = {own: [] for own in asked}
     for row in found.iter_rows(named=True):
-        node = bodies.SimilarNode(id=row["similar"], score=row["score"], title=row.get("title"))
-        lists[row[of]].similar.append(node)
-    return bodies.Similar(model=served.version, by=by, lists=list(lists.values()))
+        node = {"id": row["similar"], "score": row["score"], "title": row.get("title")}
+        lists[row[found.columns[0]]].append(node)
+    made = [{"id": own, "similar": nodes} for own, nodes in lists.items()]
+    return {"model": served.version, "by": by, "lists": made}
 
 
-def _scored(served: Served, body: bodies.ScoreBody) -> bodies.Scored:
+def _scored(served: Served, body: bodies.ScoreBody) -> dict[str, Any]:
     known = served.recommender
     whose, what = [pair.user for pair in body.pairs], [pair.item for pair in body.pairs]
     require_known(known.users, whose)
     require_known(known.items, what)
     rows = known.score(whose, what).to_dicts()
-    return bodies.Scored(model=served.version, pairs=[bodies.ScoredPair(**row) for row in rows])
+    return {"model": served.version, "pairs": [{"title": None, **row} for row in rows]}
 
 
-def _explained(served: Served, body: bodies.ExplainToUser | bodies.ExplainToHistory) -> bodies.Explained:
+def _explained(served: Served, body: bodies.ExplainToUser | bodies.ExplainToHistory) -> dict[str, Any]:
     known = served.recommender
-    items = None
-    if body.items is not None:
-        require_known(known.items, body.items)
-        items = distinct(known.items, body.items)
+    items = None if body.items is None else _own_ids(known.items, body.items)
     if isinstance(body, bodies.ExplainToUser):
         require_known(known.users, [body.user])
         found = known.explain(body.user, items, k=body.k, top=body.top)
     else:
         require_known(known.items, body.had)
         found = known.explain_for_items(body.had, items, k=body.k, top=body.top)
-    made: dict[Any, bodies.ExplainedItem] = {}
-    for row in found.parts.to_dicts():
-        item = made.setdefault(
-            row["item"],
-            bodies.ExplainedItem(item=row["item"], score=row["score"], title=row.get("title"), because=[]),
+    made: dict[Any, dict[str, Any]] = {}
+    for row in found.parts.iter_rows(named=True):
+        shown = {"item": row["item"], "score": row["score"], "title": row.get("title"), "because": []}
+        reason = {"item": row["because"], "contribution": row["contribution"], "share": row["share"]}
+        reasons = made.setdefault(row["item"], shown)["because"]
+        reasons.append({**reason, "title": row.get("because_title")})
+    return {
+        "model": served.version,
+        "surrogate": found.surrogate,
+        "agreement": found.agreement if math.isfinite(found.agreement) else None,
+        "items": list(made.values()),
+    }
+
+
+def _own_ids(vocabulary: Vocabulary, ids: list[Any]) -> list[Any]:
+    """Known ids, each once, as the data spells it, in the order in which they came."""
+    require_known(vocabulary, ids)
+    codes = dict.fromkeys(vocabulary.codes(ids).tolist())
+    own: list[Any] = vocabulary.ids.gather(list(codes)).to_list()
+    return own
+
+
+# -- for those who operate the server ------------------------------------------------------------------------
+
+operating = APIRouter(tags=["operating"])
+
+
+class Alive(BaseModel):
+    status: str
+    model: str | None = None
+
+
+@operating.get("/healthz", summary="Does the process live?")
+async def healthz() -> Alive:
+    """200 as long as the event loop turns."""
+    return Alive(status="alive")
+
+
+@operating.get("/readyz", summary="Can it answer?")
+async def readyz(service: Service) -> Alive:
+    """200 with the model's version; 503 while as many requests wait as may."""
+    if service.pool.is_full:
+        raise ProblemError(
+            problem(503, f"{service.pool.taken} requests are under way", "busy"), {"Retry-After": "1"}
         )
-        item.because.append(
-            bodies.Reason(
-                item=row["because"],
-                contribution=row["contribution"],
-                share=row["share"],
-                title=row.get("because_title"),
-            )
-        )
-    agreement = found.agreement if math.isfinite(found.agreement) else None
-    return bodies.Explained(
-        model=served.version, surrogate=found.surrogate, agreement=agreement, items=list(made.values())
-    )
+    return Alive(status="ready", model=service.holder.current.version)
+
+
+@operating.get(
+    "/metrics",
+    summary="For Prometheus",
+    response_class=Response,
+    responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}},
+)
+async def metrics(service: Service) -> Response:
+    """Requests by route and status, their seconds, the model's seconds, reloads, and the process's memory."""
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""The model that answers, and the one that takes its place.
+"""The served model: loading, atomic replacement, and search over its items and users.
 
 A request takes `current` once and keeps it to its end, so that every answer comes from one model and no
 request waits for a swap. The old model goes when its last request has ended.
@@ -9,20 +9,92 @@ import logging
 import math
 import threading
 import time
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import polars as pl
+
+from hdccf.data.interactions import Interactions
 from hdccf.errors import HdccfError, RunError
 from hdccf.recommend.recommender import Recommender, load_run
-from hdccf.serving.titles import Catalogue, People
 
 log = logging.getLogger("hdccf.serving")
 
 Signature = tuple[object, ...]
 _ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """item, title, users and the text that is searched, most popular first."""
+
+    frame: pl.DataFrame
+
+    @classmethod
+    def of(cls, events: Interactions) -> "Catalogue":
+        titles = events.titles
+        if titles is None:
+            titles = pl.Series([None] * events.n_items, dtype=pl.String)
+        frame = pl.DataFrame(
+            {"item": events.item_ids, "title": titles, "users": np.diff(events.by_item.starts)}
+        )
+        own = pl.col("item").cast(pl.String)
+        searched = _plain_column(pl.coalesce("title", own))
+        frame = frame.with_columns(own=own, searched=searched)
+        return cls(frame.sort("users", descending=True, maintain_order=True))
+
+    def search(self, text: str, limit: int) -> list[dict[str, Any]]:
+        """Those whose title has all words of the text; first the item of this id, then titles that begin so.
+
+        Capitals and accents do not matter. An empty text finds the most popular.
+        """
+        plain = _plain(text)
+        found = self.frame
+        for word in plain.split():
+            has_word = pl.col("searched").str.contains(word, literal=True)
+            found = found.filter(has_word | (pl.col("own") == text))
+        if plain:
+            order = (pl.col("own") != text, ~pl.col("searched").str.starts_with(plain))
+            found = found.sort(*order, maintain_order=True)
+        return found.head(limit).select("item", "title", "users").to_dicts()
+
+
+@dataclass(frozen=True)
+class UserCatalogue:
+    """user and events, most active first."""
+
+    frame: pl.DataFrame
+
+    @classmethod
+    def of(cls, events: Interactions) -> "UserCatalogue":
+        frame = pl.DataFrame({"user": events.user_ids, "events": np.diff(events.by_user.starts)})
+        frame = frame.with_columns(own=pl.col("user").cast(pl.String))
+        return cls(frame.sort("events", descending=True, maintain_order=True))
+
+    def search(self, text: str, limit: int) -> list[dict[str, Any]]:
+        """Those whose id has this text; first the user of this id, then ids that begin so."""
+        found = self.frame.filter(pl.col("own").str.contains(text, literal=True))
+        if text:
+            found = found.sort(
+                pl.col("own") != text, ~pl.col("own").str.starts_with(text), maintain_order=True
+            )
+        return found.head(limit).select("user", "events").to_dicts()
+
+
+def _plain(text: str) -> str:
+    """Without accents, in small letters."""
+    parts = unicodedata.normalize("NFKD", text)
+    return "".join(part for part in parts if not unicodedata.combining(part)).lower().strip()
+
+
+def _plain_column(column: pl.Expr) -> pl.Expr:
+    return column.str.normalize("NFKD").str.replace_all(r"\p{Mn}", "").str.to_lowercase()
 
 
 @dataclass(frozen=True)
@@ -40,8 +112,8 @@ class Served:
         return Catalogue.of(self.recommender.events)
 
     @cached_property
-    def people(self) -> People:
-        return People.of(self.recommender.events)
+    def user_catalogue(self) -> UserCatalogue:
+        return UserCatalogue.of(self.recommender.events)
 
 
 Loader = Callable[[Path], Served]
@@ -59,10 +131,10 @@ def load(path: Path, *, index_above: int | None = None) -> Served:
     if not scores or not all(math.isfinite(score) for score in scores):
         raise RunError(f"the model of {folder} scores {scores[:3]}, which are no numbers; train again")
     recommender.similar_items(recommender.split.train.item_ids.head(1), k=1)
-    with suppress(HdccfError):  # this user may have had nothing that could be a reason
+    with suppress(HdccfError):  # this user may have no history to explain by
         recommender.explain(user[0], k=1)
     served.catalogue.search("", 1)
-    served.people.search("", 1)
+    served.user_catalogue.search("", 1)
     return served
 
 

@@ -1,4 +1,4 @@
-"""What can be configured: in a TOML file, or by options of `hdccf serve`, which come after it."""
+"""Settings of the service, from a TOML file and the options of `hdccf serve` over it."""
 
 import ipaddress
 from pathlib import Path
@@ -6,26 +6,26 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from hdccf.config import Settings
+from hdccf.config import Options
 from hdccf.errors import ConfigError
 
 KEY_HEADER = "X-API-Key"
 _SHORTEST_KEY = 16
 
 
-class ServeSettings(Settings):
+class ServeSettings(Options):
     """How to serve."""
 
     host: str = "127.0.0.1"
-    """Where to listen; the default can be reached from this machine only."""
+    """Where to listen: 127.0.0.1 is reached from this machine only, 0.0.0.0 from everywhere."""
     port: int = Field(default=8000, ge=0, le=65535)
     """0 takes a free one and says which."""
     api_key_file: Path | None = None
-    """A file with a key that every request but those for health and the page's own files must carry."""
+    """Ask for the key that is in this file, in X-API-Key; health and the page's own files stay open."""
     cors_origins: tuple[str, ...] = ()
-    """Pages of these origins may call from a browser; ["*"] allows all of them."""
+    """Pages from here may ask in a browser, as https://shop.example, or * for all; repeat for more."""
     watch: bool = False
-    """Whether to take a new model as soon as the run's weights change."""
+    """Take a new model when the run's weights change; SIGHUP does it once."""
     watch_seconds: float = Field(default=2.0, gt=0)
     """How often to look."""
     threads: int = Field(default=2, ge=1, le=64)
@@ -53,7 +53,7 @@ class ServeSettings(Settings):
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody outside this machine can connect."""
+        """Whether only this machine can connect."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -2,7 +2,6 @@
 
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def fit(
         )
     options = options or FitOptions()
     # Bits repeat for the same number of threads, so a run remembers how many there were.
-    options = replace(options, threads=options.threads or torch.get_num_threads())
+    options = options.changed(threads=options.threads or torch.get_num_threads())
     # What cannot be trained is refused before there is a folder of it.
     training = _Training(split, settings, seed, options, progress, diagnosis, on_evaluation)
     about = about or {}

@@ -1,15 +1,15 @@
-// Where one is stands in the address: #/user/196, #/taste/50,181, #/negatives/196, #/run.
+// The view is in the address: #/user/196, #/profile/50,181, #/negatives/196, #/run.
 
 import { get } from "./api.js";
 import { byId, count, decoded } from "./dom.js";
 import { negativesView } from "./negatives.js";
 import { runView } from "./run.js";
-import { tasteView } from "./taste.js";
+import { profileView } from "./profile.js";
 import { userView } from "./user.js";
 
-const VIEWS = ["user", "taste", "negatives", "run"];
+const VIEWS = ["user", "profile", "negatives", "run"];
 const tabs = VIEWS.map((name) => byId(`tab-${name}`));
-const state = { user: null, taste: "" };
+const state = { user: null, profile: "" };
 
 function go(view, value = "") {
   const text = view === "user" || view === "negatives" ? encodeURIComponent(value) : value;
@@ -19,15 +19,15 @@ function go(view, value = "") {
 }
 
 const titles = new Map();
-const taste = tasteView(byId("view-taste"), { go, titles });
+const profile = profileView(byId("view-profile"), { go, titles });
 const views = {
   user: userView(byId("view-user"), {
     go,
     addToTaste: (entry) => {
-      taste.add(entry);
+      profile.add(entry);
     },
   }),
-  taste: taste.show,
+  profile: profile.show,
   negatives: negativesView(byId("view-negatives"), { go }),
   run: runView(byId("view-run")),
 };
@@ -36,19 +36,19 @@ function show() {
   const [, view = "user", value = ""] = location.hash.match(/^#\/(\w+)(?:\/(.*))?$/) ?? [];
   const name = VIEWS.includes(view) ? view : "user";
   if (value && (name === "user" || name === "negatives")) state.user = decoded(value);
-  if (name === "taste") state.taste = value;
+  if (name === "profile") state.profile = value;
   tabs.forEach((tab, k) => {
     const chosen = VIEWS[k] === name;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
     byId(`view-${VIEWS[k]}`).hidden = !chosen;
   });
-  if (name === "taste") views.taste(state.taste);
+  if (name === "profile") views.profile(state.profile);
   else if (name === "run") views.run();
   else if (state.user != null) views[name](state.user);
 }
 
-const valueOf = (name) => (name === "taste" ? state.taste : name === "run" ? "" : (state.user ?? ""));
+const valueOf = (name) => (name === "profile" ? state.profile : name === "run" ? "" : (state.user ?? ""));
 tabs.forEach((tab, k) => {
   tab.addEventListener("click", () => go(VIEWS[k], valueOf(VIEWS[k])));
   tab.addEventListener("keydown", (event) => {
@@ -68,7 +68,7 @@ async function start() {
     const [model, found] = await Promise.all([get("/v1/model"), get("/v1/users", { q: "", limit: 20 })]);
     byId("about").textContent = `${model.name}, run ${model.run}: ${count(model.users)} users, ${count(model.items)} items, ${count(model.events)} events`;
     document.title = `hdccf: ${model.run}`;
-    // Somebody with a usual history: the most active of all are the least like anybody.
+    // A user with a typical history: the most active ones are the least typical.
     state.user ??= found.users.length ? String(found.users.at(-1).user) : null;
     problem.hidden = true;
   } catch (error) {

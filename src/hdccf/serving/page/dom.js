@@ -19,7 +19,7 @@ export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)}\
 export const figure = (value) => (value == null ? "" : Math.abs(value) >= 100 ? count(Math.round(value)) : Number(value.toPrecision(4)).toString());
 export const named = (entry) => entry.title ?? `item ${entry.item ?? entry.id}`;
 
-// A part of an address as text; one that somebody mistyped stays as it is.
+// A part of an address as text; a mistyped one stays as it is.
 export function decoded(part) {
   try {
     return decodeURIComponent(part);

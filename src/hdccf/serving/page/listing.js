@@ -3,9 +3,9 @@
 import { post } from "./api.js";
 import { bar, figure, h, named, percent, problem } from "./dom.js";
 
-// `whom` is {user} or {had: […]}, as /v1/explain takes it.
-export async function recommendations(whom, k, { onPick, isLast }) {
-  const asked = "user" in whom ? { users: [whom.user], k } : { items: whom.had, k };
+// `target` is {user} or {had: […]}, as /v1/explain takes it.
+export async function recommendations(target, k, { onPick, isLast }) {
+  const asked = "user" in target ? { users: [target.user], k } : { items: target.had, k };
   const [list] = (await post("/v1/recommend", asked)).lists;
   if (!isLast()) return null;
   if (!list.items.length) return { element: h("p", {}, "There is nothing left to recommend."), items: [] };
@@ -22,14 +22,14 @@ export async function recommendations(whom, k, { onPick, isLast }) {
       extras(entry, onPick));
   });
   const element = h("div", {}, h("ol", { class: "list" }, rows));
-  explain(whom, list.items, reasonsOf, element, isLast);
+  explain(target, list.items, reasonsOf, element, isLast);
   return { element, items: list.items };
 }
 
-async function explain(whom, items, reasonsOf, element, isLast) {
+async function explain(target, items, reasonsOf, element, isLast) {
   let found;
   try {
-    found = await post("/v1/explain", { ...whom, items: items.map((entry) => entry.item), top: 3 });
+    found = await post("/v1/explain", { ...target, items: items.map((entry) => entry.item), top: 3 });
   } catch (error) {
     element.append(h("p", { class: "soft" }, `No reasons: ${error.message}`));
     return;
@@ -64,7 +64,7 @@ function extras(entry, onPick) {
       place.replaceChildren(problem(error));
     }
   };
-  const pick = onPick && h("button", { class: "small", "aria-label": `Add ${title} to your taste`, onclick: () => onPick(entry) }, "Add to your taste");
+  const pick = onPick && h("button", { class: "small", "aria-label": `Add ${title} to your profile`, onclick: () => onPick(entry) }, "Add to your profile");
   return h("div", { class: "reasons" }, h("div", { class: "line" }, toggle, pick), place);
 }
 
@@ -74,6 +74,6 @@ export async function similar(item, onPick) {
     h("li", { class: "line" },
       h("span", { class: "grow" }, entry.title ?? `item ${entry.id}`),
       h("span", { class: "number" }, figure(entry.score)),
-      onPick && h("button", { class: "small", "aria-label": `Add ${entry.title ?? entry.id} to your taste`, onclick: () => onPick({ item: entry.id, title: entry.title }) }, "Add")));
+      onPick && h("button", { class: "small", "aria-label": `Add ${entry.title ?? entry.id} to your profile`, onclick: () => onPick({ item: entry.id, title: entry.title }) }, "Add")));
   return h("div", {}, h("ul", { class: "list" }, rows), h("p", { class: "soft" }, `Compared by ${found.by}.`));
 }

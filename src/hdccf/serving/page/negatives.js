@@ -7,12 +7,12 @@ import { bar, count, figure, h, latest, named, paused, percent, problem, say } f
 
 const STEPS = 100;
 const SOURCES = {
-  bounds: "Nobody knows ω here: this is the geometric middle of the two bounds.",
+  bounds: "ω is not known here: this is the geometric middle of the two bounds.",
   run: "This is the ω the run was trained with.",
   chosen: "You chose this ω.",
 };
 const CURVES = {
-  unobserved: "not had (this user)",
+  unobserved: "unobserved (this user)",
   positives: "held out, so liked (all users, in this user's units)",
   training: "trained on (this user)",
 };
@@ -30,7 +30,7 @@ export function negativesView(root, { go }) {
     search.element,
     h("div", { class: "columns even" },
       h("section", { class: "card", "aria-label": "False negatives" }, h("h2", {}, "Which negatives are false?"), summary,
-        h("p", {}, h("label", { for: "omega" }, "ω, the share of liked items among those not had: "), label), slider, note),
+        h("p", {}, h("label", { for: "omega" }, "ω, the share of liked items among unobserved ones: "), label), slider, note),
       h("section", { class: "card", "aria-label": "Densities" }, curves)),
     h("section", { class: "card", "aria-label": "Hardest negatives" }, h("h2", {}, "The hardest negatives"), weights, table),
   );
@@ -63,7 +63,7 @@ export function negativesView(root, { go }) {
     table.replaceChildren(rowsOf(found));
     const names = Object.keys(CURVES).filter((name) => found.curves[name]);
     curves.replaceChildren(chart("Densities of scores", names.map((name) => ({ name: CURVES[name], x: found.grid, y: found.curves[name] })), { area: true, fromZero: true, xLabel: "score" }),
-      h("p", { class: "soft" }, "Where the held-out ones lie high against those not had, a negative is likely false: the probability is ω·p⁺(s)/p(s), at most 1."));
+      h("p", { class: "soft" }, "Where the held-out ones lie high against unobserved ones, a negative is likely false: the probability is ω·p⁺(s)/p(s), at most 1."));
     say(`${found.items.length} hardest negatives of user ${user}, ω ${percent(bounds.value, 2)}`);
   });
   slider.addEventListener("input", paused(() => bounds && show(current, omegaAt(Number(slider.value))), 80));

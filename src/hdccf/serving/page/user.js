@@ -1,4 +1,4 @@
-// A known user: what they have had, and what the model makes of it.
+// A known user: their history, and the model's recommendations.
 
 import { get } from "./api.js";
 import { combobox, users } from "./combobox.js";
@@ -15,7 +15,7 @@ export function userView(root, { go, addToTaste }) {
   root.append(
     search.element,
     h("div", { class: "columns" },
-      h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "What they have had"), history),
+      h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "History"), history),
       h("section", { class: "card", "aria-label": "Recommendations" }, title, list)),
   );
 

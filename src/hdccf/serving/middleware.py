@@ -1,15 +1,19 @@
-"""What stands before every endpoint, as plain ASGI: measures and the last catch, key, size of a body."""
+"""ASGI middleware (metrics and error barrier, API key, body limit) and the page's static files."""
 
 import asyncio
 import hmac
 import logging
 import time
+from pathlib import Path
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hdccf.serving.measures import Measures
 from hdccf.serving.problems import Problem, problem, response
+from hdccf.serving.service import Metrics
 from hdccf.serving.settings import KEY_HEADER
 
 log = logging.getLogger("hdccf.serving")
@@ -17,12 +21,12 @@ log = logging.getLogger("hdccf.serving")
 _METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
-class Guard:
-    """Counts and times requests; what nobody foresaw becomes a 500 with a line in the log."""
+class RequestMetrics:
+    """Counts and times requests; an unforeseen error becomes a 500 with a line in the log."""
 
-    def __init__(self, app: ASGIApp, measures: Measures) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
-        self._measures = measures
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,22 +41,22 @@ class Guard:
                 status = message["status"]
             await send(message)
 
-        self._measures.under_way.inc()
+        self._metrics.under_way.inc()
         try:
             await self._app(scope, receive, noting)
         except Exception:
             log.exception("%s %s failed; this is a bug in hdccf", scope["method"], scope["path"])
             if status:
                 raise
-            found = problem(500, "something went wrong that nobody foresaw; the server's log says what")
+            found = problem(500, "an unforeseen error; the server's log says which")
             await response(found)(scope, receive, noting)
         finally:
-            self._measures.under_way.dec()
+            self._metrics.under_way.dec()
             # Templates of paths, never paths: an attacker must not be able to fill the registry.
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._measures.requests.labels(method, route, str(status)).inc()
-            self._measures.seconds.labels(route).observe(time.perf_counter() - started)
+            self._metrics.requests.labels(method, route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
 
 class KeyCheck:
@@ -142,3 +146,39 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replaying
+
+
+PAGE = Path(__file__).parent / "page"
+_HEADERS = {
+    # The browser itself holds the page to this host.
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # Asked again each time, and answered with 304 where nothing changed: a new release is seen at once.
+    "Cache-Control": "no-cache",
+}
+
+
+def page_files(folder: Path = PAGE) -> ASGIApp:
+    """What is asked where no endpoint is: a file of the page, or nothing (404)."""
+    files = StaticFiles(directory=folder, html=True) if (folder / "index.html").is_file() else None
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # No websockets here: the handshake is refused.
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        path = scope["path"]
+        if scope["method"] not in {"GET", "HEAD"} or path.startswith("/v1/"):
+            raise HTTPException(404)
+        if files is None:
+            if path != "/":
+                raise HTTPException(404)
+            await JSONResponse({"service": "hdccf", "description": "/openapi.json"})(scope, receive, send)
+            return
+        found = await files.get_response(files.get_path(scope), scope)
+        found.headers.update(_HEADERS)
+        await found(scope, receive, send)
+
+    return serve

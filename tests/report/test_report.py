@@ -8,15 +8,14 @@ import polars as pl
 import pytest
 
 import hdccf
+from command_line import call, error_of
 from graphs import small_split, tastes
-from hdccf.cli import main
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.evaluation.kept import evaluate_run
 from hdccf.recommend.run_summary import curves, settings_table
-from hdccf.report.charts import HEIGHT, WIDTH, line_chart
-from hdccf.report.document import table
-from hdccf.report.report import report, write_report
+from hdccf.report import report, write_report
+from hdccf.report.html import HEIGHT, WIDTH, line_chart, table
 from training import quick
 
 _VOID = {"meta", "line", "circle", "polyline"}
@@ -111,15 +110,10 @@ def test_a_file_that_is_there_stays(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_says_where_the_file_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(run)])
-    assert ended.value.code == 0
+    assert call("report", run) == 0
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     assert (run / "report.html").stat().st_size > 10_000
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(run)])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    assert "exists" in error_of(capsys, "report", run)
 
 
 def test_a_chart_puts_its_points_where_they_belong() -> None:

@@ -1,4 +1,4 @@
-// A taste from scratch: items are picked, and the recommendations follow at once. Nothing is kept.
+// A profile from scratch: items are picked, and the recommendations follow at once. Nothing is kept.
 
 import { get } from "./api.js";
 import { combobox, items } from "./combobox.js";
@@ -8,12 +8,12 @@ import { recommendations } from "./listing.js";
 const K = 10;
 const STARTERS = 12;
 
-export function tasteView(root, { go, titles }) {
+export function profileView(root, { go, titles }) {
   let picked = [];
-  const chips = h("ul", { class: "chips", "aria-label": "Your taste" });
+  const chips = h("ul", { class: "chips", "aria-label": "Your profile" });
   const list = h("div", {});
   const starters = h("ul", { class: "chips" });
-  const change = (entries) => go("taste", entries.map((entry) => encodeURIComponent(entry.item)).join(","));
+  const change = (entries) => go("profile", entries.map((entry) => encodeURIComponent(entry.item)).join(","));
   const add = (entry) => {
     titles.set(String(entry.item), entry.title);
     if (!picked.some((one) => String(one.item) === String(entry.item))) change([...picked, entry]);
@@ -22,13 +22,13 @@ export function tasteView(root, { go, titles }) {
   root.append(
     search.element,
     h("div", { class: "columns" },
-      h("section", { class: "card", "aria-label": "Your taste" },
-        h("h2", {}, "Your taste"),
-        h("p", { class: "soft" }, "Pick what you like, the last the latest: the model treats you as a user who had these."),
+      h("section", { class: "card", "aria-label": "Your profile" },
+        h("h2", {}, "Your profile"),
+        h("p", { class: "soft" }, "Pick what you like, the last the latest: the model treats you as a new user with this history."),
         chips,
-        h("h3", {}, "Popular, to begin with"),
+        h("h3", {}, "Popular items"),
         starters),
-      h("section", { class: "card", "aria-label": "Recommendations for your taste" }, h("h2", {}, "Recommendations for your taste"), list)),
+      h("section", { class: "card", "aria-label": "Recommendations for your profile" }, h("h2", {}, "Recommendations for your profile"), list)),
   );
   get("/v1/items", { q: "", limit: STARTERS })
     .then((found) => starters.replaceChildren(...found.items.map((entry) =>
@@ -49,12 +49,12 @@ export function tasteView(root, { go, titles }) {
       if (!found) return;
       for (const entry of found.items) titles.set(String(entry.item), entry.title);
       list.replaceChildren(found.element);
-      say(`${found.items.length} recommendations for a taste of ${picked.length} items; first ${named(found.items[0])}`);
+      say(`${found.items.length} recommendations for a profile of ${picked.length} items; first ${named(found.items[0])}`);
     } catch (error) {
       if (isLast()) list.replaceChildren(problem(error));
     }
   });
-  // Whoever comes by a link brings ids only.
+  // A link has ids only.
   const nameUnnamed = async (isLast, joined) => {
     const unnamed = picked.filter((entry) => !titles.has(entry.item));
     if (!unnamed.length) return;
