@@ -188,7 +188,7 @@ def test_what_is_no_split_and_what_is_no_device_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^fit takes a split; make one with hdccf\.leave_one_out\(data\)"):
         fit(small_split().train, quick())  # type: ignore[arg-type]
     for device in ("abacus", "cuda:77"):
-        with pytest.raises(ConfigError, match=f"^device='{device}' is not to be had on this machine"):
+        with pytest.raises(ConfigError, match=f"^device='{device}' is not available on this machine"):
             fit(small_split(), quick(), options=FitOptions(device=device))
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hdccf.training.fit import fit as fit
     from hdccf.training.fit import resume as resume
 
-_ROOM_OF = {
+_MODULE_OF = {
     "HDCCF": "hdccf.models.hdccf.settings",
     "MostPopular": "hdccf.models.reference",
     "Random": "hdccf.models.reference",
@@ -89,6 +89,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'hdccf' has no attribute {name!r}")
-    return getattr(import_module(_ROOM_OF[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -28,7 +28,7 @@ class DownloadError(HdccfError):
 
 
 class EvaluationError(HdccfError):
-    """Scores or splits that would give a number nobody should believe."""
+    """Scores or splits that would give a meaningless metric."""
 
 
 class RunError(HdccfError):

@@ -114,13 +114,11 @@ def test_both_ways_are_the_literal_loss(beta: float, negatives: int) -> None:
         assert clipped == 0
 
 
-@pytest.mark.parametrize("rows_by_name", [False, True])
-def test_the_compiled_gradient_is_autograds(rows_by_name: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sparse", [False, True])
+def test_the_compiled_gradient_is_autograds(sparse: bool) -> None:
     """Also of an item that is a positive and drawn, and of vectors of no length, which have no direction."""
-    if rows_by_name:
-        monkeypatch.setattr("hdccf.kernels.embedding.saves", lambda index, table: True)
     data = random_interactions(4, n_users=12)
-    model = built(data, embedding_dim=7)
+    model = built(data, embedding_dim=7, sparse_updates=sparse)
     assert model.users is not None
     with torch.no_grad():
         model.items.embedding[2], model.users.embedding[3] = 0.0, 0.0

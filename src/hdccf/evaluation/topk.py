@@ -44,6 +44,8 @@ def top_k(scores: Scores, k: int) -> tuple[Scores, IndexArray]:
     maxima runs along memory; the last columns, too few for another layer, are always looked at.
     """
     n = scores.shape[1]
+    if k == 0:
+        return scores[:, :0], np.zeros((len(scores), 0), np.int64)
     layers = 1
     while (2 * layers) ** 2 * k <= n:
         layers *= 2

@@ -151,7 +151,7 @@ def whole_data_loss(
     """Σ_observed c(1 − r̂)² + w Σ_unobserved r̂² over all b × n pairs, without the constant Σ_observed c.
 
     The sum of r̂² over all pairs is Σ_ab (QᵀQ)⊙(PᵀP)⊙(hhᵀ), d² numbers instead of b × n; what the observed
-    pairs should have had instead, Σ_observed [(c − w) r̂² − 2c r̂], is added.
+    pairs should contribute instead, Σ_observed [(c − w) r̂² − 2c r̂], is added.
     """
     everything = head @ ((items.T @ items) * (users.T @ users)) @ head
     scores = observed_scores(users * head, items, rows, columns)

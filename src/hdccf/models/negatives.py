@@ -120,7 +120,7 @@ class PopularityNegatives(_Untaught):
 
     def __init__(self, graph: Graph, power: float) -> None:
         super().__init__(graph)
-        # Items nobody had keep a chance where the power is 0, and have none otherwise, as 0^power says.
+        # Items without users keep a chance where the power is 0, and have none otherwise, as 0^power says.
         weights = graph.users_of.degrees.double().pow(power)
         self.register_buffer("cumulative", weights.cumsum(0) / weights.sum(), persistent=False)
         relative = weights / weights.mean()
@@ -150,7 +150,7 @@ class PopularityNegatives(_Untaught):
 class InBatchNegatives(_Untaught):
     """`in-batch`: the positives of the batch's other pairs, so popular items come ∝ their frequency.
 
-    Nothing is drawn from the catalogue, and what the user has had is left out rather than drawn again.
+    Nothing is drawn from the catalogue, and items of the user's history are left out rather than drawn again.
     """
 
     least_batch = 2
@@ -220,10 +220,10 @@ def draw_unobserved(
     graph: Graph,
     generator: torch.Generator,
 ) -> Int64[Tensor, " n"]:
-    """An item for each of the rows, by chances over the catalogue without what the row's user has had."""
+    """An item for each of the rows, by chances over the catalogue without the history of the row's user."""
     had = graph.items_of.within(users, None)[:2]
     chances[had] = 0.0
-    # Who has had every item that has a chance is left with those that have none.
+    # A user with every item that has a chance is left with those that have none.
     chances[chances.sum(1) == 0] = 1.0
     chances[had] = 0.0
     return pick(cumulated(chances), rows, generator)

@@ -69,7 +69,7 @@ class SDGAR(PairSettings, SDGARGeneratorSettings):
 
 
 class SDGARGenerator(nn.Module):
-    """`sd-gar`: k ~ X_u, then i ~ Y_·k, again where the user has had i."""
+    """`sd-gar`: k ~ X_u, then i ~ Y_·k, drawn again where (u, i) is a training pair."""
 
     least_batch = 1
     by_user = False
@@ -127,7 +127,7 @@ class SDGARGenerator(nn.Module):
         return Draws(items, relative, None)
 
     def draw_any(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
-        """An item for each user by Q, whether or not the user has had it."""
+        """An item for each user by Q, whether or not it is in the history."""
         if self._cumulated is None:
             self._cumulated = cumulated(self.of_users), cumulated(self.of_items.T)
         of_users, of_items = self._cumulated

@@ -1,4 +1,4 @@
-"""SVD++: a factorisation whose user vector also adds up what the user has had (Koren, 2008)."""
+"""SVD++: a factorisation whose user vector also adds up the items of the history (Koren, 2008)."""
 
 from typing import ClassVar
 
@@ -70,7 +70,7 @@ class Histories(nn.Module):
         return self._graph, self._weights
 
     def sums(self, users: Int64[Tensor, " r"]) -> Float[Tensor, "r d"]:
-        """Σ_j w_uj y_j over all that each user has had."""
+        """Σ_j w_uj y_j over each user's history."""
         graph, known = self._known(users)
         lengths, table = graph.items_of.degrees[users], self.vectors.embedding
         items, weights = graph.histories(users, known)
@@ -84,7 +84,7 @@ class Histories(nn.Module):
         )
 
     def whole(self, users: Int64[Tensor, " r"], sums: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
-        """Of all that each user has had."""
+        """Of the whole history of each user."""
         return sums * _factor(self.squares[users], sums.dtype)
 
     def without(
@@ -94,7 +94,7 @@ class Histories(nn.Module):
         items: Int64[Tensor, " b"],
         of_items: Float[Tensor, "b d"],
     ) -> Float[Tensor, "b d"]:
-        """Of all that each user has had but one item, whose y is given; zero where it is the only one."""
+        """Of the history of each user without one item, whose y is given; zero where it is the only one."""
         squares = self.squares[users]
         graph, known = self._known(users)
         if known is None:

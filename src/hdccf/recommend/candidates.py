@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
 
     k: int
     seen: Neighbours | None
-    """What each row has had, and so is left out; None leaves nothing out."""
+    """The history of each row, which is left out; None leaves nothing out."""
     allowed: Bool[Tensor, " items"] | None
     """None allows all."""
 
@@ -67,7 +67,7 @@ def _best_of_one(scorer: VectorScorer, rows: Int64[Tensor, " 1"], wanted: Wanted
 
 
 def had_by(seen: Neighbours, user: int) -> NDArray[np.int64]:
-    """What a user has had, ascending, without a copy."""
+    """The items of a user's history, ascending, without a copy."""
     starts = seen.starts.numpy()
     had: NDArray[np.int64] = seen.flat.numpy()[starts[user] : starts[user + 1]]
     return had

@@ -92,7 +92,7 @@ def _write_parquet(
 
 
 def _write_numpy(folder: Path, kind: str, columns: dict[str, pl.Series], vectors: dict[str, Tensor]) -> None:
-    """Texts as NumPy's own, so that nobody has to unpickle them."""
+    """Texts as NumPy's own string type, which needs no pickle."""
     for name, column in columns.items():
         texts = column.dtype == pl.String
         values = np.array(column.fill_null("").to_list(), dtype=np.str_) if texts else column.to_numpy()

@@ -74,7 +74,7 @@ Lists = Sequence[Ids]
 def all_events(split: Split) -> Interactions:
     """All parts in order of time, or one part after the other where there are no times.
 
-    What is held out is hidden from training, not from the user, who has had it.
+    Held-out events are hidden from training, but they are part of the history.
     """
     parts = [split.part(name) for name in PARTS]
     times = [part.times for part in parts if part.times is not None]
@@ -100,7 +100,7 @@ def histories_of(lists: Lists, vocabulary: Vocabulary, whose: str) -> Interactio
     for number, some in enumerate(codes):
         if not len(some):
             raise DataError(
-                f"list {number} is empty, and nothing is known of who had nothing; leave it out, or take "
+                f"list {number} is empty, and an empty history has no recommendations; leave it out, or take "
                 "what is popular: hdccf train --model most-popular"
             )
     flat: Codes = np.concatenate([np.zeros(0, np.int64), *codes])

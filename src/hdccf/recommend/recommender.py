@@ -1,8 +1,4 @@
-"""A trained model answering, under the user's own ids.
-
-This is the front: ids in, data frames out. How each answer comes about is in the rooms beside: `fold_in`
-(new users and items), `candidates` (the best of a catalogue), `similar`, `explain` and `export`.
-"""
+"""The recommender: a trained model with its data, queried by user and item ids, answering in data frames."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -38,11 +34,11 @@ _USERS_AT_ONCE = 4096
 
 
 class Recommender:
-    """A trained model with the data that it knows. It scores, so that evaluation takes it as it is.
+    """A trained model with its data. It is a `Scorer`, so that `evaluate` takes it as it is.
 
-    `score_block` and `score_rows` know the training part only, as evaluation must. What answers people
-    (`recommend`, `score`, `similar_users`, `explain`) goes by all of their events, unless told otherwise:
-    what was held out from training is not news to the user.
+    `score_block` and `score_rows` use the training part only, as evaluation must. `recommend`, `score`,
+    `similar_users` and `explain` use all events of a user unless told otherwise: held-out events are part of
+    the history.
     """
 
     def __init__(
@@ -144,11 +140,28 @@ class Recommender:
         deny: Ids | None = None,
         history: str = "all",
     ) -> pl.DataFrame:
-        """The k best items of each user, best first, as rows of user, rank, item, score (and title).
+        """Recommends the k best items for each user.
 
-        What the user has had is left out unless asked for; a user with fewer than k others gets fewer.
-        `allow` and `deny` are lists of items: only these, none of these. Ids in them that are not in the
-        catalogue can be in no list and are passed over.
+        Parameters
+        ----------
+        users
+            Ids of known users.
+        k
+            Length of the lists. A user with fewer candidates gets fewer.
+        include_seen
+            Whether items of the user's history may be recommended.
+        allow, deny
+            Items: only these, none of these. Ids that are not in the catalogue are ignored.
+        history
+            "all" uses every event of the user, "train" the training part only.
+
+        Returns
+        -------
+        Rows of user, rank, item, score (and title), best first.
+
+        Examples
+        --------
+        >>> model.recommend(["196", "22"], k=10)  # doctest: +SKIP
         """
         wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
         rows = torch.from_numpy(self.users.codes(users))
@@ -163,9 +176,22 @@ class Recommender:
         allow: Ids | None = None,
         deny: Ids | None = None,
     ) -> pl.DataFrame:
-        """The k best items for new users, each known by a list of items, the last the latest.
+        """Recommends items for new users (fold-in), each given as a list of items, the latest last.
 
-        Rows are list (its number, from 0), rank, item, score (and title).
+        Parameters
+        ----------
+        lists
+            One list of item ids for each new user.
+        k, include_seen, allow, deny
+            As in `recommend`.
+
+        Returns
+        -------
+        Rows of list (its number, from 0), rank, item, score (and title).
+
+        Examples
+        --------
+        >>> model.recommend_for_items([["50", "181"]], k=5)  # doctest: +SKIP
         """
         events = histories_of(lists, self.items, "users")
         seen = None if include_seen else Neighbours.of(events.by_user, self.n_items)
@@ -177,9 +203,22 @@ class Recommender:
     def users_for_new_items(
         self, lists: Lists, k: int = TOP_K, *, include_seen: bool = False
     ) -> pl.DataFrame:
-        """The k users who would like each new item most, known by the list of users who have had it.
+        """Finds the k users with the highest score for each new item (fold-in).
 
-        Rows are list (its number, from 0), rank, user, score.
+        Parameters
+        ----------
+        lists
+            One list of user ids for each new item: its users so far.
+        k, include_seen
+            As in `recommend`.
+
+        Returns
+        -------
+        Rows of list (its number, from 0), rank, user, score.
+
+        Examples
+        --------
+        >>> model.users_for_new_items([["196", "22"]], k=5)  # doctest: +SKIP
         """
         takers = histories_of(lists, self.users, "items")
         scorer = self.model.items_from(takers, self.scorer())
@@ -218,7 +257,12 @@ class Recommender:
     # -- score, similar, explain, export ---------------------------------------------------------------------
 
     def score(self, users: Ids, items: Ids, *, history: str = "all") -> pl.DataFrame:
-        """f of pairs, the first user with the first item and so on: rows of user, item, score (and title)."""
+        """Scores pairs, the first user with the first item and so on: rows of user, item, score (and title).
+
+        Examples
+        --------
+        >>> model.score(["196", "22"], ["242", "302"])  # doctest: +SKIP
+        """
         rows, columns = self.users.codes(users), self.items.codes(items)
         if len(rows) != len(columns):
             raise ConfigError(
@@ -242,13 +286,13 @@ class Recommender:
         return self._relations[kind]
 
     def similar_items(self, items: Ids, k: int = TOP_K) -> pl.DataFrame:
-        """The k items most like each of these: rows of item, rank, similar, score (and title)."""
+        """The k most similar items of each item: rows of item, rank, similar, score (and title)."""
         ids = self.split.train.item_ids
         found = best_related(self.relation("items"), torch.from_numpy(self.items.codes(items)), k)
         return listed({"item": ids}, {"similar": ids}, found, self.split.train.titles)
 
     def similar_users(self, users: Ids, k: int = TOP_K) -> pl.DataFrame:
-        """The k users most like each of these: rows of user, rank, similar, score."""
+        """The k most similar users of each user: rows of user, rank, similar, score."""
         ids = self.split.train.user_ids
         found = best_related(self.relation("users"), torch.from_numpy(self.users.codes(users)), k)
         return listed({"user": ids}, {"similar": ids}, found)
@@ -256,10 +300,24 @@ class Recommender:
     def explain(
         self, user: Any, items: Ids | None = None, *, k: int = EXPLAINED, top: int = REASONS
     ) -> Explanation:
-        """Which of the user's items speak for these items, or for their k best; the `top` of each."""
+        """Explains scores by the items of the user's history.
+
+        Parameters
+        ----------
+        user
+            Id of a known user.
+        items
+            Items to explain; without them the user's k best.
+        k, top
+            Number of recommendations to explain, and of reasons for each.
+
+        Returns
+        -------
+        The contributions, what they are contributions to, and Kendall's τ between that and the score.
+        """
         row = int(self.users.codes([user])[0])
         if not len(self.events.by_user.of(row)):
-            raise DataError(f"user {user!r} has had nothing, so that nothing speaks for anything")
+            raise DataError(f"user {user!r} has an empty history, which explains nothing")
         if items is None:
             items = self.recommend([user], k=k)["item"]
         return self._explained(self.scorer(), self.events, row, items, top)
@@ -334,7 +392,17 @@ class Recommender:
 def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender:
     """Opens the folder of a run with its best weights.
 
-    With more items than `index_above` recommendations go through an approximate index (`candidates`).
+    Parameters
+    ----------
+    path
+        The folder that `hdccf train` or `fit(..., out=...)` wrote.
+    index_above
+        Catalogues with more items than this are searched through an approximate index; None is exact.
+
+    Examples
+    --------
+    >>> model = hdccf.load_run("runs/ml-100k-hdccf-seed0")  # doctest: +SKIP
+    >>> model.recommend(["196"], k=10)  # doctest: +SKIP
     """
     run = RunFolder.open(path)
     if not run.best.exists():

@@ -1,4 +1,4 @@
-"""`fit` and `resume`: from a split and settings to a trained model, in this process."""
+"""`fit` and `resume`: train a model from a split and settings in this process."""
 
 import math
 import time
@@ -42,10 +42,40 @@ def fit(
     on_evaluation: Watch | None = None,
     init_from: str | Path | None = None,
 ) -> Recommender:
-    """Trains a model on `split.train`, chooses its epoch on `split.validation`, and gives it back.
+    """Trains a model on `split.train` and selects its epoch on `split.validation`.
 
-    With `out` everything is kept in that folder, and training that was stopped goes on with `resume(out)`.
-    With `init_from` it starts from that run's weights, for all users and items that the run has known.
+    Parameters
+    ----------
+    split
+        Training, validation and test parts, from `leave_one_out` or another split function.
+    settings
+        The model's settings, such as `HDCCF(temperature=0.1)`.
+    seed
+        Same seed, same machine and same number of threads: same bits.
+    out
+        A folder for the run: settings, split, checkpoints, metrics. An interrupted training continues with
+        `resume(out)`. Without it nothing is written.
+    options
+        Device, threads, checkpoint intervals, TensorBoard, profiling, workers.
+    progress
+        Whether to show a progress bar.
+    about
+        Facts about the data source, kept in run.json.
+    diagnosis
+        Called with the model and the last batch of an epoch; its values are logged.
+    on_evaluation
+        Called with every record of metrics.jsonl; raise `StopTraining` to end early.
+    init_from
+        A run whose weights are the start, for all users and items that it knows.
+
+    Returns
+    -------
+    The trained model with its best weights.
+
+    Examples
+    --------
+    >>> split = hdccf.leave_one_out(hdccf.load("ml-100k"))  # doctest: +SKIP
+    >>> model = hdccf.fit(split, hdccf.HDCCF(), seed=0)  # doctest: +SKIP
     """
     if not isinstance(split, Split):
         raise ConfigError(
@@ -70,7 +100,19 @@ def resume(
     diagnosis: Diagnosis | None = None,
     on_evaluation: Watch | None = None,
 ) -> Recommender:
-    """Goes on with a run from its last checkpoint; ends as it would have ended undisturbed."""
+    """Continues a run from its last checkpoint; the result has the same bits as without the interruption.
+
+    Parameters
+    ----------
+    path
+        The folder of the run.
+    progress, diagnosis, on_evaluation
+        As in `fit`.
+
+    Examples
+    --------
+    >>> hdccf.resume("runs/ml-100k-hdccf-seed0")  # doctest: +SKIP
+    """
     run = RunFolder.open(path)
     training = _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis, on_evaluation)
     # The first checkpoint has what a run started from; only one that was stopped before it asks again.

@@ -81,7 +81,7 @@ class Loop:
         self.last_checkpoint = time.monotonic()
 
     def run(self, board: Board, *, warm: bool = False) -> None:
-        """With `warm` the weights that it starts from are not to be had again, and are saved at once."""
+        """With `warm` the initial weights come from another run and are saved at once."""
         self._restore(warm)
         state, started = self.state, time.monotonic() - self.state.seconds
         with (
@@ -214,7 +214,7 @@ class Loop:
         with self.clock("checkpoints"):
             state = self.model.state_dict()
             self.store.save_best(state, self.state.best_epoch)
-            # Of a process group's runs the store alone has the best: a second copy in every member would help nobody.
+            # In a process group only the store keeps the best weights; copies in every process would be waste.
             if self.process_group.size == 1:
                 self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
 
