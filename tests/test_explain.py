@@ -122,8 +122,6 @@ def test_who_has_had_nothing_is_told_so(kind: str) -> None:
     left = Split(train, validation, test, split.method, split.facts)
     fitted = fit(left, {**EXACT, **APPROXIMATE}[kind])
     for items in (None, [103]):
-        with pytest.raises(
-            DataError, match=r"^user 'u1' has an empty history, which explains nothing$"
-        ):
+        with pytest.raises(DataError, match=r"^user 'u1' has an empty history, which explains nothing$"):
             fitted.explain("u1", items)
     assert fitted.explain("u2", k=1).parts.height

@@ -173,7 +173,7 @@ def test_a_smaller_share_is_a_smaller_learning_rate(name: str, sparse: bool) -> 
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-# -- sparse gradients for rules over all rows -----------------------------------------------------------------
+# -- sparse gradients for rules over all rows ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])

@@ -154,7 +154,7 @@ def test_lists_are_answered_together_and_a_repeat_counts_once(fitted: Recommende
 
 
 def test_lists_that_say_nothing_are_refused(fitted: Recommender) -> None:
-    with pytest.raises(DataError, match=r"^list 1 is empty, and nothing is known of who had nothing; "):
+    with pytest.raises(DataError, match=r"^list 1 is empty, and an empty history has no recommendations; "):
         fitted.recommend_for_items([[100], []])
     with pytest.raises(DataError, match=r"^item 'x' is not in the catalogue; known are for example \[100, "):
         fitted.recommend_for_items([["x"]])

@@ -1,4 +1,4 @@
-"""The parts of a process group's training that need no second process: the store, checkpoints, parts, and words."""
+"""The parts of distributed training that need no second process: store, checkpoints, parts, words."""
 
 import io
 import json

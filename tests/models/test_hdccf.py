@@ -431,7 +431,7 @@ def test_users_of_attention_are_as_of_the_end_of_their_history_and_nobody_withou
     for user in range(data.n_users):
         past = [loops.past[0][item] for item in data.by_user.of(user)[-3:].tolist()]
         assert_equal(measured[user], torch.tensor(users_after(model.attention, past)[-1]))
-    # Users are looked at some at a time, and who has had nothing has no direction.
+    # Users are looked at some at a time, and an empty history has no direction.
     monkeypatch.setattr("hdccf.models.hdccf.network._USERS_AT_ONCE", 2)
     assert_equal(model.all_users().embedding, measured)
     without = data.subset(data.users != 3)
@@ -469,7 +469,7 @@ def test_auto_takes_histories_where_there_are_times_and_blocks() -> None:
     assert HDCCF().resolved(interactions([(0, 0), (1, 1)], times=[1, 2])).user_vector == "free"
     assert HDCCF(**PRESETS["paper"]).resolved(timed).user_vector == "free"
     with pytest.raises(ConfigError, match=r"^user_vector='history' needs times; .*$"):
-        HDCCF(user_vector="history").resolved(untimed).user_vector
+        HDCCF(user_vector="history").resolved(untimed)
 
 
 @pytest.mark.parametrize("sampler", ["in-batch", "uniform", "block"])

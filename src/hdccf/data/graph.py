@@ -232,7 +232,7 @@ class Graph:
 
 @runtime_checkable
 class Along(Protocol):
-    """A number for each pair, in the order of `items_of.flat`: a tensor, or what a process group has together."""
+    """A number for each pair, in the order of `items_of.flat`: a tensor, or one spread over processes."""
 
     @property
     def dtype(self) -> torch.dtype: ...
@@ -244,7 +244,7 @@ class Along(Protocol):
 
 @runtime_checkable
 class Spread(Protocol):
-    """Training pairs of which this process has some; their graph asks the others of a process group for the rest."""
+    """Training pairs of which this process has some; their graph asks the other processes for the rest."""
 
     @property
     def graph(self) -> Graph: ...

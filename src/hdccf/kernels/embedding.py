@@ -1,4 +1,4 @@
-"""Embedding look-ups: dot products of looked-up rows and their gradients, compiled where numba is installed."""
+"""Embedding look-ups: dot products of looked-up rows and their gradients, compiled with numba if installed."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LEAST_NUMBERS = 1 << 16
-"""Numbers that are looked up; below that the compiled loops save less in a training than loading them takes."""
+"""Numbers that are looked up; below that the compiled loops save less than loading them takes."""
 
 
 @cache

@@ -117,7 +117,7 @@ def _sides(
     return tensors[:n_left], tensors[n_left : n_left + n_right], tensors[n_left + n_right :]
 
 
-# -- Eq. 7–8 with a linear g, compiled ------------------------------------------------------------------------
+# -- Eq. 7–8 with a linear g, compiled -----------------------------------------------------------------------
 
 
 def can_compile(example: Tensor, numbers: int) -> bool:
@@ -239,7 +239,7 @@ def _arrays(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     return tuple(x.numpy() for x in tensors)
 
 
-# -- threads --------------------------------------------------------------------------------------------------
+# -- threads -------------------------------------------------------------------------------------------------
 
 
 def share(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part], threads: int) -> list[Result]:

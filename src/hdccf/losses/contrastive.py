@@ -62,7 +62,9 @@ def log_negative_score(
     temperature: float,
     size: Float[Tensor, " r"] | float | None = None,
 ) -> Float[Tensor, " r"]:
-    """log( Q·Σ_c w_c e^{s_c/τ} / Σ_c w_c ) of each row; without a size Q, log Σ_c w_c e^{s_c/τ} (Eq. 2, 15, 17).
+    """log( Q·Σ_c w_c e^{s_c/τ} / Σ_c w_c ) of each row; without a size Q, log Σ_c w_c e^{s_c/τ}.
+
+    (Eq. 2, Eq. 15, Eq. 17.)
 
     With w the multiplicities of unobserved negatives, zero for observed ones, and Q = |N⁻| before masking
     this is the first sum of Eq. 15 but for 1/ω⁻ (π₀ of Eq. 25), and that of Eq. 17 (π^{u-u} of Eq. 27).
@@ -177,7 +179,10 @@ def neighbour_contrastive_loss(
     temperature: float,
     valid: Bool[Tensor, "b p"] | None = None,
 ) -> Float[Tensor, "b p"]:
-    """−log e^{s/τ} / ( e^{s/τ} + F ) for each of P neighbours  (Eq. 5, Eq. 17); 0 where not valid, as for u⁺ = u."""
+    """−log e^{s/τ} / ( e^{s/τ} + F ) for each of P neighbours  (Eq. 5, Eq. 17).
+
+    0 where not valid, as for u⁺ = u.
+    """
     loss = torch.logaddexp(log_negatives.unsqueeze(1) - positive / temperature, torch.zeros_like(positive))
     return loss if valid is None else torch.where(valid, loss, 0.0)
 
@@ -185,7 +190,7 @@ def neighbour_contrastive_loss(
 def log_frequency_weights(
     frequencies: Int[Tensor, " c"] | Float[Tensor, " c"], beta: float
 ) -> Float[Tensor, " c"]:
-    """−β·log frequency: 0 is the paper, 1 undoes the frequency with which in-batch negatives come (Eq. 10, Eq. 11).
+    """−β·log frequency: 0 is the paper, 1 undoes the frequency of in-batch negatives (Eq. 10, Eq. 11).
 
     What never occurs counts as having occurred once, as frequency 0 would have no finite weight.
     """

@@ -1,4 +1,4 @@
-"""Diagnostics of negatives: share masked, effective number, hardness, false-negative rate, gradient shares."""
+"""Diagnostics of negatives: masked share, effective number, hardness, false-negative rate, gradients."""
 
 from typing import NamedTuple
 

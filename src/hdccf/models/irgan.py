@@ -1,8 +1,8 @@
 """IRGAN (Wang et al., 2017): a generator and a discriminator of items trained against each other.
 
 The discriminator tells a user's items from those that the generator draws; the generator learns to draw what
-the discriminator takes for the user's. The generator recommends. As a source of negatives it is a softmax over
-all items, O(items) a user and step, so batches hold whole users and every distinct user is scored once.
+the discriminator takes for the user's. The generator recommends. As a source of negatives it is a softmax
+over all items, O(items) a user and step, so batches hold whole users and every user is scored once.
 """
 
 import math

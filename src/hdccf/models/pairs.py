@@ -197,7 +197,7 @@ class PairModel(Model):
         return solve(Frozen.of(self._vector_scorer(known), of_users), rows, events, weights)
 
 
-# -- sources by name ------------------------------------------------------------------------------------------
+# -- sources by name -----------------------------------------------------------------------------------------
 
 BuildSource = Callable[[PairSettings, Graph, torch.Generator], NegativeSource]
 

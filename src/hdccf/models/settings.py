@@ -1,4 +1,4 @@
-"""Settings that several models share: blocks and histories, pairs with negatives, generators. Imports no torch."""
+"""Settings that several models share: blocks and histories, pairs with negatives, generators (no torch)."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Approximate top-k for very large catalogues: an index proposes candidates, and the model's f re-scores them.
+"""Approximate top-k for very large catalogues: an index proposes, and the model's f re-scores.
 
 The index is faiss's product quantisation (`IndexPQFastScan`, the extra `index`): four bits for one or two
 numbers make an item so short that a million are scanned in about a millisecond (decision 22).
@@ -201,7 +201,7 @@ def _points(vectors: Tensor) -> Points:
     return points
 
 
-# -- codes ----------------------------------------------------------------------------------------------------
+# -- codes ---------------------------------------------------------------------------------------------------
 
 
 class Codes:

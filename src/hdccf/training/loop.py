@@ -214,7 +214,7 @@ class Loop:
         with self.clock("checkpoints"):
             state = self.model.state_dict()
             self.store.save_best(state, self.state.best_epoch)
-            # In a process group only the store keeps the best weights; copies in every process would be waste.
+            # In a process group only the store keeps the best weights.
             if self.process_group.size == 1:
                 self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
 
