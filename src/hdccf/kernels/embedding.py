@@ -1,4 +1,4 @@
-"""Embedding look-ups: dot products of looked-up rows and their gradients, compiled with numba if installed."""
+"""Embedding look-ups: dot products of looked-up rows and their gradients, compiled where there is numba."""
 
 from functools import cache
 from importlib.util import find_spec

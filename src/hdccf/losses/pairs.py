@@ -66,3 +66,7 @@ def sigmoid_of(loss: PairLoss) -> PairLoss:
 
 def _sum_of(each: Float[Tensor, "b s"], log_weights: LogWeights) -> Float[Tensor, " b"]:
     return (each if log_weights is None else each * log_weights.exp()).sum(1)
+
+
+PAIR_LOSSES: dict[str, PairLoss] = {"bpr": pairwise_loss, "pointwise": cross_entropy_loss}
+"""Losses of one negative, by the name that HDCCF's `loss` setting has for its ablations."""

@@ -19,7 +19,7 @@ from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import draw_columns
 from hdccf.losses.block import log_block_scores
-from hdccf.losses.pairs import PairLoss, cross_entropy_loss, pairwise_loss
+from hdccf.losses.pairs import PAIR_LOSSES, PairLoss
 from hdccf.models.base import VectorScorer
 from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
 
@@ -190,8 +190,7 @@ class PairRows:
     @classmethod
     def named(cls, loss: str) -> "PairRows":
         """As HDCCF's ablations have it: one uniform negative a positive."""
-        known: dict[str, PairLoss] = {"bpr": pairwise_loss, "pointwise": cross_entropy_loss}
-        return cls(known[loss], 1, None, 0.0)
+        return cls(PAIR_LOSSES[loss], 1, None, 0.0)
 
     def __call__(self, scored: ScoredRows) -> Float[Tensor, " n"]:
         log_weights = scored.log_inclusion

@@ -12,6 +12,7 @@ from torch import Tensor
 from hdccf import losses
 from hdccf.data.batches import Block, InBatch, NegativeColumns, Pool, SampledBatch, part_of
 from hdccf.losses.negatives import BlockPairs, NegativeSet, NegativeTerm, without_neighbours
+from hdccf.losses.pairs import PAIR_LOSSES
 from hdccf.losses.pool import can_fuse_pool, fused_pool_loss
 from hdccf.models.base import weighted_mean
 from hdccf.models.hdccf.network import HDCCFNetwork
@@ -116,20 +117,14 @@ def _instance_loss(
 def _one_negative_loss(
     net: HDCCFNetwork, scored: Scored, n: int, generator: torch.Generator
 ) -> Float[Tensor, " b"]:
-    """BPR or point-wise against one of the row's negatives; 0 where all of them are masked."""
+    """A loss of one of the row's negatives, as BPR's; 0 where all of them are masked."""
     # Drawn for the whole batch, so that the draw does not depend on the number of processes.
     weights, own = net.process_group.all_gather(scored.items.weights(), n), net.process_group.rows(n)
     empty = weights.sum(1) == 0
     # multinomial refuses a row of zeros: something is drawn there, and its loss is left out.
     chosen = torch.multinomial(weights + empty.unsqueeze(1), 1, generator=generator)[own]
-    negative = scored.items.scores.gather(1, chosen).squeeze(1)
-    if net.settings.loss == "bpr":
-        loss = losses.bpr_loss(scored.positive, negative)
-    else:
-        one = torch.ones_like(negative)
-        loss = losses.binary_cross_entropy(scored.positive, one)
-        loss = loss + losses.binary_cross_entropy(negative, 1 - one)
-    return loss.masked_fill(empty[own], 0.0)
+    negative = scored.items.scores.gather(1, chosen)
+    return PAIR_LOSSES[net.settings.loss](scored.positive, negative, None).masked_fill(empty[own], 0.0)
 
 
 def _block_loss(
