@@ -95,18 +95,6 @@ def test_both_directions_hold_the_pairs(table: list[Row]) -> None:
 
 @settings(deadline=None)
 @given(tables)
-def test_kept_directions_are_the_computed_ones(table: list[Row]) -> None:
-    # Reading keeps the transposition that it made on the way; a slice has to make its own.
-    data = build(table)
-    again = data.subset(np.ones(len(data), np.bool_))
-    for kept, made in ((data.by_user, again.by_user), (data.by_item, again.by_item)):
-        assert kept.starts.tolist() == made.starts.tolist()
-        assert kept.neighbours.tolist() == made.neighbours.tolist()
-    assert np.asarray(data.by_item.rows).tolist() == np.asarray(again.by_item.rows).tolist()
-
-
-@settings(deadline=None)
-@given(tables)
 def test_matrix_holds_ones_in_ascending_columns(table: list[Row]) -> None:
     expected = np.zeros((N_USERS, N_ITEMS))
     for row in table:

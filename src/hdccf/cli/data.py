@@ -124,7 +124,7 @@ def show_info(
     Columns that are not named are guessed from their names, and the guess is printed.
     """
     from hdccf.data.core import k_core
-    from hdccf.data.describe import describe
+    from hdccf.data.interactions import describe
 
     whole = reading.open_source(
         source,
@@ -156,7 +156,7 @@ def show_info(
 def _print_info(source: str, core: int, whole: "Interactions", data: "Interactions") -> None:
     from rich.text import Text
 
-    from hdccf.data.describe import QUANTILES, describe
+    from hdccf.data.interactions import QUANTILES, describe
 
     facts = describe(data)
     name = f"{source}, {core}-core" if core else source

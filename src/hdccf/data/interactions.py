@@ -22,18 +22,19 @@ from hdccf.data.adjacency import (
     IntArray,
     Rows,
     TimeArray,
-    histories,
     row_starts,
+    sort_histories,
     stable_order,
     transpose,
 )
 from hdccf.errors import DataError
 from hdccf.files import atomic_directory, read_described, write_json
 
-__all__ = ["Adjacency", "IntArray", "Interactions", "TimeArray", "stable_order"]
+__all__ = ["QUANTILES", "Adjacency", "IntArray", "Interactions", "TimeArray", "describe", "stable_order"]
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
+QUANTILES = {"least": 0.0, "10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9, "most": 1.0}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,20 +107,11 @@ class Interactions:
         _check_codes(rows.items, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
-        rows, by_item = histories(rows, len(user_ids), len(item_ids))
-        often = np.ones(len(rows.users), np.int32) if rows.counts is None else rows.counts
-        made = cls(
-            rows.users,
-            rows.items,
-            rows.times,
-            often.astype(np.int32, copy=False),
-            user_ids.rename("user"),
-            item_ids.rename("item"),
-            titles,
-        )
-        # The transposition that finds repeats is the one that the property `by_item` would make.
-        made.__dict__["by_item"] = by_item
-        return made
+        users, items, times, counts = sort_histories(rows, len(user_ids), len(item_ids))
+        if counts is None:
+            counts = np.ones(len(users), np.int32)
+        often = counts.astype(np.int32, copy=False)
+        return cls(users, items, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
 
     # -- what is in it ---------------------------------------------------------------------------------------
 
@@ -296,6 +288,49 @@ class Interactions:
                 f"{meta['fingerprint']} as saved; save the interactions again"
             )
         return loaded
+
+
+def describe(data: Interactions, *, rows: int = 5) -> dict[str, Any]:
+    """Plain figures, fit for a table or for JSON; `rows` says how many pairs are shown as examples."""
+    times = data.time_range
+    return {
+        "users": data.n_users,
+        "items": data.n_items,
+        "interactions": len(data),
+        "density": data.density,
+        "first": None if times is None else f"{times[0].astype('datetime64[s]')}Z",
+        "last": None if times is None else f"{times[1].astype('datetime64[s]')}Z",
+        "repeated_pairs": int(np.count_nonzero(data.counts > 1)),
+        "events": int(data.counts.sum()),
+        "interactions_per_user": _spread(data.by_user.degrees),
+        "interactions_per_item": _spread(data.by_item.degrees),
+        "rows": _first_rows(data, rows),
+        "fingerprint": data.fingerprint,
+    }
+
+
+def _spread(degrees: NDArray[np.int64]) -> dict[str, float]:
+    if not len(degrees):
+        return {}
+    # "lower" gives counts that occur, not averages of two of them.
+    found = np.quantile(degrees, list(QUANTILES.values()), method="lower")
+    spread: dict[str, float] = {name: int(value) for name, value in zip(QUANTILES, found, strict=True)}
+    return {**spread, "mean": round(float(degrees.mean()), 2)}
+
+
+def _first_rows(data: Interactions, rows: int) -> list[dict[str, Any]]:
+    head = data.subset(np.arange(min(rows, len(data))))
+    examples = head.frame().with_row_index("row")
+    shown = []
+    for example in examples.iter_rows(named=True):
+        item = int(head.items[example["row"]])
+        line = {"user": example["user"], "item": example["item"]}
+        if head.titles is not None:
+            line["title"] = head.titles[item]
+        if head.times is not None:
+            line["time"] = f"{example['time'].isoformat(timespec='seconds')}Z"
+        shown.append({**line, "count": example["count"]})
+    return shown
 
 
 def _check_codes(codes: IntArray, size: int, kind: str) -> None:
