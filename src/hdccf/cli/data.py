@@ -34,7 +34,7 @@ def list_datasets(as_json: Json = False) -> None:
                 "rows": dataset.statistics.events if dataset.statistics else None,
                 "from": [source.origin for source in dataset.sources],
                 "licence": dataset.licence,
-                "cached": is_stored(name, dataset.sources),
+                "cached": is_stored(name),
             }
             for name, dataset in DATASETS.items()
         ]
@@ -43,7 +43,7 @@ def list_datasets(as_json: Json = False) -> None:
     table = _table("name", "rows", "download", "cached", "what, and where from", "terms", right={1, 2})
     for name, dataset in DATASETS.items():
         rows = f"{dataset.statistics.events:,}" if dataset.statistics else "any"
-        cached = "yes" if is_stored(name, dataset.sources) else ""
+        cached = "yes" if is_stored(name) else ""
         places = ", ".join(source.place for source in dataset.sources) or "made here"
         table.add_row(
             name, rows, dataset.size, cached, f"{dataset.about}\n[dim]{places}[/dim]", dataset.terms

