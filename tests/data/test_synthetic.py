@@ -11,6 +11,7 @@ from scipy import stats
 from hdccf.data import synthetic_draws
 from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
+from hdccf.data.splitmix import key_of, mix, uniforms, words_at
 from hdccf.data.synthetic import World, synthetic_world
 from hdccf.data.synthetic_draws import (
     GENRES,
@@ -19,10 +20,6 @@ from hdccf.data.synthetic_draws import (
     _moments,
     density_of_moment,
     film_titles,
-    key_of,
-    mix,
-    uniforms,
-    words_at,
 )
 from hdccf.errors import ConfigError, DataError
 

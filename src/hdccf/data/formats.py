@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from hdccf.data.columns import Columns, OpenTable, Table, TextOptions
 from hdccf.data.download import find_file
 from hdccf.data.interactions import Interactions
-from hdccf.data.lines import open_bytes
 from hdccf.data.read import open_several, to_interactions
-from hdccf.data.text import open_csv
+from hdccf.data.text import TextFile, open_csv
 from hdccf.errors import SourceError
 
 VERSION = 1
@@ -108,19 +107,18 @@ def _parts(folder: Path) -> dict[str, Path]:
 def _read_lists(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The user and the item of each pair."""
     users, items, lengths = list[int](), list[int](), list[int]()
-    with open_bytes(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                user, *row = map(int, line.split())
-            except ValueError as cause:
-                shown = line.decode(errors="replace").strip()[:60]
-                raise SourceError(
-                    f"{path}, line {number}: {shown!r} should be a user and that user's items, whole numbers "
-                    f"by spaces; mend the line, {_AGAIN}"
-                ) from cause
-            users.append(user)
-            items.extend(row)
-            lengths.append(len(row))
+    for number, line in enumerate(TextFile(path).lines(), start=1):
+        try:
+            user, *row = map(int, line.split())
+        except ValueError as cause:
+            shown = line.decode(errors="replace").strip()[:60]
+            raise SourceError(
+                f"{path}, line {number}: {shown!r} should be a user and that user's items, whole numbers "
+                f"by spaces; mend the line, {_AGAIN}"
+            ) from cause
+        users.append(user)
+        items.extend(row)
+        lengths.append(len(row))
     if not items:
         raise SourceError(f"{path} holds no interactions; get the file again")
     return np.repeat(np.array(users, np.int64), lengths), np.array(items, np.int64)

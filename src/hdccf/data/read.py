@@ -13,8 +13,7 @@ from hdccf.console import note
 from hdccf.data.columns import Columns, OpenTable, Table, TextOptions, choose_columns
 from hdccf.data.ids import number_ids
 from hdccf.data.interactions import IntArray, Interactions
-from hdccf.data.lines import damaged
-from hdccf.data.text import open_csv, open_jsonl
+from hdccf.data.text import damaged, open_csv, open_jsonl
 from hdccf.data.times import ALLOWED, BadTimeError, to_microseconds
 from hdccf.errors import SourceError
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.align import align
-from hdccf.data.interactions import Interactions, TimeArray
+from hdccf.data.interactions import Interactions, TimeArray, align
 from hdccf.errors import ConfigError, DataError
 from hdccf.files import atomic_directory, read_described, write_json
 

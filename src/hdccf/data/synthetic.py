@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hdccf.console import progress_bar
+from hdccf.data.ids import places_among
 from hdccf.data.interactions import Interactions
 from hdccf.data.synthetic_draws import (
     GENRES,
@@ -190,13 +191,12 @@ class World:
         world = self.interactions
         found = []
         for own, ids in ((world.user_ids, data.user_ids), (world.item_ids, data.item_ids)):
-            places = pl.DataFrame({"id": own, "code": np.arange(len(own))})
-            codes = pl.DataFrame({"id": ids}).join(places, on="id", how="left", maintain_order="left")["code"]
+            codes = places_among(ids, own)
             if codes.null_count():
                 raise DataError(
                     f"{codes.null_count():,} ids are not of this world; give interactions made from it"
                 )
-            found.append(codes.to_numpy())
+            found.append(codes.to_numpy().astype(np.int64))
         return found[0], found[1]
 
     def _users(self, users: ArrayLike) -> Indices:
