@@ -27,6 +27,11 @@ def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
     items
         How many users an item must have; 0 for no limit.
 
+    Returns
+    -------
+    Interactions
+        The core, its contiguous ids without gaps.
+
     Examples
     --------
     >>> hdccf.k_core(hdccf.load("ml-100k"), users=10, items=10)

@@ -227,6 +227,11 @@ def load(
     progress
         Whether to show the progress of downloads, and where the files come from.
 
+    Returns
+    -------
+    Interactions
+        The data set, its ids in ascending order.
+
     Examples
     --------
     >>> hdccf.load("ml-100k")

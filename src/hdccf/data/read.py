@@ -69,6 +69,11 @@ def read(
     format
         `csv`, `tsv`, `jsonl` or `parquet`, where the file's name does not say so.
 
+    Returns
+    -------
+    Interactions
+        The pairs under contiguous ids, sorted by user and time.
+
     Examples
     --------
     >>> hdccf.read("ratings.csv", user="customer", item="sku", minimum_rating=4)

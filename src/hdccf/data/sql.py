@@ -31,10 +31,25 @@ def read_sql(
     time_format: str | None = None,
     drop_nulls: bool = False,
 ) -> Interactions:
-    """Runs one query and reads its rows; the columns are given or guessed as in `hdccf.read`.
+    """Runs one query and reads its rows; the connection is for reading only.
 
-    `uri` is `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`, or `postgresql://user@host/database`.
-    The connection is for reading only.
+    Parameters
+    ----------
+    query
+        A SELECT in the dialect of the database.
+    uri
+        `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`, or `postgresql://user@host/database`.
+    user, item, time, rating, title, minimum_rating, time_format, drop_nulls
+        As in `hdccf.read`.
+
+    Returns
+    -------
+    Interactions
+        The pairs under contiguous ids, sorted by user and time.
+
+    Examples
+    --------
+    >>> hdccf.read_sql("SELECT customer, sku, bought_at FROM orders", "sqlite:///shop.db", user=1, item=2)
     """
     scheme = uri.partition(":")[0]
     if scheme == "sqlite":

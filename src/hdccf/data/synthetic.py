@@ -1,4 +1,4 @@
-"""A world whose truth is known: who likes what, who was shown what, and so which negatives are false.
+"""Synthetic data whose true preferences and exposures, and so false negatives, are known.
 
 A pair is observed when it is liked *and* exposed. Both are realised, not only probable, and can be asked for
 any pair again; neither is stored. `docs/synthetic.md` has the formulas and the measurements.
@@ -78,7 +78,16 @@ class WorldSettings:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class World:
-    """What was observed, and the truth behind it; users and items are by the codes of `interactions`."""
+    """A synthetic world: the observed interactions, and the likes and exposures behind them.
+
+    Build it with `hdccf.synthetic_world`. Users and items are the contiguous ones of `interactions`.
+
+    Examples
+    --------
+    >>> world = hdccf.synthetic_world(10_000, seed=1)
+    >>> world.preference(users=[0, 1]).shape
+    (2, 398)
+    """
 
     settings: WorldSettings
     interactions: Interactions
@@ -220,10 +229,29 @@ def synthetic_world(
     exposure_seed: int | None = None,
     progress: bool = False,
 ) -> World:
-    """Draws a world; `WorldSettings` says what each setting does.
+    """Draws a world whose likes and exposures are known for every pair.
 
-    Users and items that are not given follow from `n_interactions`: 2,000 × 1,000 for 100,000, so that half
-    of the liked pairs are observed, and 100 interactions a user in the largest worlds.
+    Parameters
+    ----------
+    n_interactions
+        The expected number of observed pairs.
+    n_users, n_items
+        Where they are not given they follow from `n_interactions`: 2,000 × 1,000 for 100,000, so that half of
+        the liked pairs are observed, and 100 interactions a user in the largest worlds.
+    exposure, drift, liked, strength, dimensions, seed, exposure_seed
+        As in `WorldSettings`; `exposure_seed` is `seed` where it is not given.
+    progress
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    World
+        The observed interactions and the truth behind them.
+
+    Examples
+    --------
+    >>> world = hdccf.synthetic_world(100_000, exposure=0.5, seed=1)
+    >>> world.omega_items.mean()
     """
     default_users = max(round(2 * max(n_interactions, 0) ** 0.6), n_interactions // 100)
     default_items = round(10 * max(n_interactions, 0) ** 0.4)
