@@ -23,11 +23,7 @@ class Row(NamedTuple):
 
 N_USERS, N_ITEMS = 5, 6
 rows = st.builds(
-    Row,
-    st.integers(0, N_USERS - 1),
-    st.integers(0, N_ITEMS - 1),
-    st.integers(-3, 3),
-    st.integers(1, 4),
+    Row, st.integers(0, N_USERS - 1), st.integers(0, N_ITEMS - 1), st.integers(-3, 3), st.integers(1, 4)
 )
 tables = st.lists(rows, max_size=40)
 
