@@ -12,15 +12,8 @@ from hdccf.data import synthetic_draws
 from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
 from hdccf.data.splitmix import key_of, mix, uniforms, words_at
-from hdccf.data.synthetic import World, synthetic_world
-from hdccf.data.synthetic_draws import (
-    GENRES,
-    Exposure,
-    _alias_table,
-    _moments,
-    density_of_moment,
-    film_titles,
-)
+from hdccf.data.synthetic import GENRES, World, film_titles, synthetic_world
+from hdccf.data.synthetic_draws import Exposure, _alias_table, _moments, density_of_moment
 from hdccf.errors import ConfigError, DataError
 
 

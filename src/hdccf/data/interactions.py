@@ -28,7 +28,7 @@ from hdccf.data.adjacency import (
     transpose,
 )
 from hdccf.data.ids import places_among
-from hdccf.errors import DataError
+from hdccf.errors import DataError, one_line
 from hdccf.files import atomic_directory, read_described, write_json
 
 __all__ = [
@@ -281,7 +281,7 @@ class Interactions:
             items = pl.read_parquet(folder / "items.parquet")
         except (OSError, pl.exceptions.PolarsError) as cause:
             raise DataError(
-                f"{folder} is damaged ({_one_line(cause)}); save the interactions again"
+                f"{folder} is damaged ({one_line(cause)}); save the interactions again"
             ) from cause
         loaded = cls(
             users=pairs["user"].to_numpy(writable=True),
@@ -411,7 +411,3 @@ def _read_meta(folder: Path) -> dict[str, Any]:
         remedy="save the interactions again",
         error=DataError,
     )
-
-
-def _one_line(cause: Exception) -> str:
-    return " ".join(str(cause).split())

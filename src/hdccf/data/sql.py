@@ -13,7 +13,7 @@ import polars as pl
 
 from hdccf.data.interactions import Interactions
 from hdccf.data.read import open_frame, to_interactions
-from hdccf.errors import SourceError
+from hdccf.errors import SourceError, one_line
 
 _ROWS_AT_A_TIME = 100_000
 
@@ -83,7 +83,7 @@ def _from_sqlite(query: str, uri: str) -> pl.DataFrame:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return _collect(connection.execute(query), query)
     except (sqlite3.Error, sqlite3.Warning) as cause:
-        raise SourceError(f"the query on {path} failed ({_one_line(cause)}): {_one_line(query)}") from cause
+        raise SourceError(f"the query on {path} failed ({one_line(cause)}): {one_line(query)}") from cause
 
 
 def _from_postgres(query: str, uri: str) -> pl.DataFrame:
@@ -102,12 +102,12 @@ def _from_postgres(query: str, uri: str) -> pl.DataFrame:
                 return _collect(cursor, query)
     except psycopg.Error as cause:
         where = _without_password(uri)
-        raise SourceError(f"the query on {where} failed ({_one_line(cause)}): {_one_line(query)}") from cause
+        raise SourceError(f"the query on {where} failed ({one_line(cause)}): {one_line(query)}") from cause
 
 
 def _collect(cursor: Any, query: str) -> pl.DataFrame:
     if cursor.description is None:
-        raise SourceError(f"the query gives no rows; give a SELECT: {_one_line(query)}")
+        raise SourceError(f"the query gives no rows; give a SELECT: {one_line(query)}")
     names = [column[0] for column in cursor.description]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -135,7 +135,3 @@ def _column(name: str, values: Sequence[Any]) -> pl.Series:
 
 def _without_password(uri: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", uri)
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())

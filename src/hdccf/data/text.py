@@ -19,7 +19,7 @@ import polars as pl
 
 from hdccf.console import note
 from hdccf.data.columns import Columns, OpenTable, Table, TextOptions
-from hdccf.errors import SourceError
+from hdccf.errors import SourceError, one_line
 
 _GZIP, _ZSTD, _BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
 _STAND_IN = b"\x1f"  # ASCII's "unit separator", which no text holds
@@ -35,8 +35,7 @@ _READ_FAILED = (OSError, pl.exceptions.PolarsError)
 
 def damaged(path: Path, cause: BaseException) -> SourceError:
     """The error for a file that breaks off or cannot be unpacked."""
-    detail = " ".join(str(cause).split())
-    return SourceError(f"{path} is truncated or damaged ({detail}); fetch or write it again")
+    return SourceError(f"{path} is truncated or damaged ({one_line(cause)}); fetch or write it again")
 
 
 class TextFile:
@@ -307,8 +306,7 @@ class _Csv:
             self.check_rows()
         except SourceError as fault:
             return fault
-        detail = " ".join(str(cause).split())
-        return SourceError(f"{self.file.path} cannot be read as text with separators ({detail})")
+        return SourceError(f"{self.file.path} cannot be read as text with separators ({one_line(cause)})")
 
 
 def _empty(path: Path) -> SourceError:
@@ -422,7 +420,7 @@ def _explain_json(file: TextFile, cause: Exception) -> SourceError:
         return fault_of_stream
     if not seen:
         return _empty(file.path)
-    return SourceError(f"{file.path} cannot be read as JSON Lines ({' '.join(str(cause).split())})")
+    return SourceError(f"{file.path} cannot be read as JSON Lines ({one_line(cause)})")
 
 
 def _json_fault(raw: bytes) -> str:
