@@ -209,19 +209,24 @@ class Interactions:
 
     def compact(self) -> "Interactions":
         """Drops users and items that have no pair, and closes the gaps in the contiguous ids."""
-        kept_users = np.bincount(self.users, minlength=self.n_users) > 0
-        kept_items = np.bincount(self.items, minlength=self.n_items) > 0
+        return self.close_gaps(self.by_user.degrees, np.bincount(self.items, minlength=self.n_items))
+
+    def close_gaps(self, of_user: NDArray[np.int64], of_item: NDArray[np.int64]) -> "Interactions":
+        """`compact` where the number of pairs of each user and item is known."""
+        kept_users, kept_items = of_user > 0, of_item > 0
         if kept_users.all() and kept_items.all():
             return self
-        new_user = np.cumsum(kept_users, dtype=np.int32) - np.int32(1)
+        # Pairs are sorted by user, so that users can be counted off; items have to be looked up.
+        new_users = np.arange(np.count_nonzero(kept_users), dtype=np.int32)
         new_item = np.cumsum(kept_items, dtype=np.int32) - np.int32(1)
+        in_use = pl.Series(kept_items)
         return replace(
             self,
-            users=new_user[self.users],
-            items=new_item[self.items],
+            users=np.repeat(new_users, of_user[kept_users]),
+            items=self.items if kept_items.all() else new_item[self.items],
             user_ids=self.user_ids.filter(pl.Series(kept_users)),
-            item_ids=self.item_ids.filter(pl.Series(kept_items)),
-            titles=None if self.titles is None else self.titles.filter(pl.Series(kept_items)),
+            item_ids=self.item_ids.filter(in_use),
+            titles=None if self.titles is None else self.titles.filter(in_use),
         )
 
     def frame(self) -> pl.DataFrame:
