@@ -335,17 +335,12 @@ def _spread(degrees: NDArray[np.int64]) -> dict[str, float]:
 
 def _first_rows(data: Interactions, rows: int) -> list[dict[str, Any]]:
     head = data.subset(np.arange(min(rows, len(data))))
-    examples = head.frame().with_row_index("row")
-    shown = []
-    for example in examples.iter_rows(named=True):
-        item = int(head.items[example["row"]])
-        line = {"user": example["user"], "item": example["item"]}
-        if head.titles is not None:
-            line["title"] = head.titles[item]
-        if head.times is not None:
-            line["time"] = f"{example['time'].isoformat(timespec='seconds')}Z"
-        shown.append({**line, "count": example["count"]})
-    return shown
+    shown = head.frame()
+    if head.titles is not None:
+        shown.insert_column(2, head.titles.gather(head.items).alias("title"))
+    if head.times is not None:
+        shown = shown.with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return shown.to_dicts()
 
 
 def align(parts: list[Interactions]) -> list[Interactions]:
