@@ -44,7 +44,7 @@ class DataFile:
     sha256: str = ""
     """Its checksum, if it was taken from the file itself; otherwise none is claimed."""
     required: bool = True
-    """Whether the data set is of use without it: titles are not required."""
+    """Whether the data set cannot be read without it: titles are not required."""
 
 
 @dataclass(frozen=True)
@@ -132,28 +132,26 @@ def acquire(
         if folder is not None and progress:
             note(f"{name} is in the cache, from {stored.record['from']}; --fresh reads {folder} instead")
         return stored
-    home = os.environ.get("HDCCF_DATA_HOME")
-    places = [folder, Path(home).expanduser() if home else None, cache_home() / "incoming"]
-    given = [place for place in places if place is not None]
+    places = _places(folder)
     failures: list[str] = []
-    for source, fill in _ways(name, sources, given, progress):
+    for source, fill in _ways(name, sources, places, progress):
         try:
-            _store(name, source, fill, known)
+            stored = _store(name, source, fill, known)
         except DownloadError as failure:
             failures.append(str(failure))
             continue
         except HdccfError:
             # Another process may have been faster, and its folder is in the way.
-            if find_stored(name, sources)[0] is None:
+            stored, _ = find_stored(name, sources)
+            if stored is None:
                 raise
-        stored, _ = find_stored(name, sources)
-        if stored is not None:
-            for text in (*failures, f"{name} comes from {stored.record['from']}") if progress else ():
-                note(text)
-            note(f"{name}: {licence}")
             return stored
+        for text in (*failures, f"{name} comes from {stored.record['from']}") if progress else ():
+            note(text)
+        note(f"{name}: {licence}")
+        return stored
     raise DownloadError(
-        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {given[0]} and "
+        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {places[0]} and "
         f"call again{'' if folder is None else f' with --from {folder}'}"
     )
 
@@ -183,7 +181,7 @@ def is_stored(name: str) -> bool:
     return (cache_home() / name / RECORD).is_file()
 
 
-def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[str, Any]) -> None:
+def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[str, Any]) -> Stored:
     """Fills a folder that takes its place in the cache once its files have been checked."""
     target = cache_home() / name
     try:
@@ -202,6 +200,7 @@ def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[s
             f"the cache {target} cannot be written ({cause.strerror or cause}); "
             "set HDCCF_CACHE to a folder that can"
         ) from cause
+    return Stored(target, source, record)
 
 
 def _checked(folder: Path, source: Source) -> dict[str, str]:
@@ -225,6 +224,13 @@ def _sha256(path: Path) -> str:
 
 
 # -- folders, then the network -------------------------------------------------------------------------------
+
+
+def _places(folder: Path | None) -> list[Path]:
+    """The folders that may hold published files: the given one, HDCCF_DATA_HOME, and one in the cache."""
+    home = os.environ.get("HDCCF_DATA_HOME")
+    places = (folder, Path(home).expanduser() if home else None, cache_home() / "incoming")
+    return [place for place in places if place is not None]
 
 
 def _ways(

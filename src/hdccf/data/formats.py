@@ -70,7 +70,7 @@ class Delimited:
             table = open_several([open_csv(path, self.text) for path in paths], str(folder))
             ids = tuple(_column(table, wanted) for wanted in (self.user, self.item))
             given = {"user": self.user, "item": self.item, "time": self.time, "title": ""}
-            data = _in_order_of_ids(to_interactions(_with_whole_numbers(table, ids), given))
+            data = to_interactions(_with_whole_numbers(table, ids), given, sort_ids=True)
             titles = None if self.titles is None else self.titles.read(folder)
         except SourceError as cause:
             raise SourceError(f"{cause}; {_AGAIN}") from cause
@@ -129,19 +129,6 @@ def _from_ids(users: NDArray[np.int64], items: NDArray[np.int64]) -> Interaction
     item_ids, item_codes = np.unique(items, return_inverse=True)
     return Interactions.from_codes(
         user_codes, item_codes, user_ids=pl.Series(user_ids), item_ids=pl.Series(item_ids)
-    )
-
-
-def _in_order_of_ids(data: Interactions) -> Interactions:
-    """The same interactions, numbered by ascending ids in place of first appearance."""
-    codes = [ids.rank("ordinal").to_numpy().astype(np.int32) - 1 for ids in (data.user_ids, data.item_ids)]
-    return Interactions.from_codes(
-        codes[0][data.users],
-        codes[1][data.items],
-        user_ids=data.user_ids.sort(),
-        item_ids=data.item_ids.sort(),
-        times=data.times,
-        counts=data.counts,
     )
 
 

@@ -1,4 +1,4 @@
-"""The rows of a SQL query → Interactions: SQLite with what Python brings, PostgreSQL as an extra."""
+"""The rows of a SQL query → Interactions: SQLite by the standard library, PostgreSQL by psycopg (an extra)."""
 
 import re
 import sqlite3
