@@ -40,10 +40,10 @@ def test_integers(column: list[int]) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(values, st.integers(1, 3))
-def test_ids_with_the_same_hash(column: list[str], distinct: int) -> None:
+@given(values, st.integers(1, 3), st.sampled_from([0, 1 << 40]))
+def test_ids_with_the_same_hash(column: list[str], distinct: int, compiled_from: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adjacency, "COMPILED_FROM", 0)
+        patch.setattr(adjacency, "COMPILED_FROM", compiled_from)
         whole = pl.Series.hash
         patch.setattr(pl.Series, "hash", lambda series, *seeds: whole(series, *seeds) % distinct)
         check(pl.Series(column))

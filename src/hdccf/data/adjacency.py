@@ -99,8 +99,9 @@ def sort_histories(rows: Rows, n_users: int, n_items: int) -> Rows:
     if kernels is not None and rows.counts is None:
         return _merge_by_kernels(kernels, rows, n_users, n_items)
     if not _ascends(rows.users):
-        rows = rows.take(stable_order(rows.users))
-    return _merge_repeats(rows, n_items)
+        # A matrix with one entry in each row: transposed, it lists the rows of each user in order.
+        rows = rows.take(transpose(np.arange(len(rows.users) + 1), rows.users, n_users).neighbours)
+    return _merge_repeats(rows, n_users, n_items)
 
 
 def _merge_by_kernels(kernels: Any, rows: Rows, n_users: int, n_items: int) -> Rows:
@@ -114,15 +115,17 @@ def _merge_by_kernels(kernels: Any, rows: Rows, n_users: int, n_items: int) -> R
     return Rows(users[:kept], items[:kept], None if rows.times is None else times[:kept], counts[:kept])
 
 
-def _merge_repeats(rows: Rows, n_items: int) -> Rows:
-    """Keeps the first row of each pair, with the sum of the pair's counts."""
-    pairs = rows.users.astype(np.int64) * n_items + rows.items
-    order = stable_order(pairs)
-    begins = np.diff(pairs[order], prepend=-1) != 0
+def _merge_repeats(rows: Rows, n_users: int, n_items: int) -> Rows:
+    """Keeps the first row of each pair, with the sum of its counts; rows must be sorted by user."""
+    starts, users, places = transpose(row_starts(rows.users, n_users), rows.items, n_items)
+    order = np.asarray(places)
+    # Within an item, rows of the same user are adjacent, the first one in front.
+    begins = np.ones(len(users), np.bool_)
+    np.not_equal(users[1:], users[:-1], out=begins[1:])
+    begins[starts[:-1][np.diff(starts) > 0]] = True
     if begins.all():
         return rows
-    counts = np.ones(len(pairs), np.int32) if rows.counts is None else rows.counts.astype(np.int32)
-    # A stable sort leaves the first row of each pair at the start of the pair's run.
+    counts = np.ones(len(users), np.int32) if rows.counts is None else rows.counts.astype(np.int32)
     first = order[begins]
     counts[first] = np.add.reduceat(counts[order], np.flatnonzero(begins))
     return rows._replace(counts=counts).take(np.sort(first))

@@ -1,7 +1,5 @@
 """Numbering of ids: a column of texts or integers → contiguous integers in order of first appearance."""
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -29,21 +27,24 @@ def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.S
 
 
 def _number(ids: pl.Series) -> tuple[pl.Series, IntArray]:
-    kernels = load_kernels(len(ids))
-    if kernels is not None:
-        codes = _number_hashes(kernels, ids.hash(_HASH_SEED).to_numpy())
-        vocabulary = ids.gather(_first_rows(codes))
-        # Two ids have the same 64-bit hash about once in 40,000 sources of 30 million ids.
-        if (vocabulary.gather(codes) == ids).all():
-            return vocabulary, codes
-    vocabulary = ids.unique(maintain_order=True)
-    return vocabulary, places_among(ids, vocabulary).to_numpy()
+    codes = _number_hashes(ids.hash(_HASH_SEED))
+    vocabulary = ids.gather(_first_rows(codes))
+    if not (vocabulary.gather(codes) == ids).all():
+        # Two ids have the same 64-bit hash, about once in 40,000 sources of 30 million ids.
+        vocabulary = ids.unique(maintain_order=True)
+        codes = places_among(ids, vocabulary).to_numpy()
+    return vocabulary, codes
 
 
-def _number_hashes(kernels: Any, hashes: NDArray[np.uint64]) -> IntArray:
-    """Numbers in order of first appearance; a table that is too small proves so within the first rows."""
-    codes, room = np.empty(len(hashes), np.int32), 1 << 16
-    while kernels.number_hashes(hashes, np.zeros(2 * room, np.int32), np.empty(room, np.uint64), codes) < 0:
+def _number_hashes(hashes: pl.Series) -> IntArray:
+    """The place of each hash among the distinct ones, in order of first appearance."""
+    kernels = load_kernels(len(hashes))
+    if kernels is None:
+        return places_among(hashes, hashes.unique(maintain_order=True)).to_numpy()
+    keys = hashes.to_numpy()
+    codes, room = np.empty(len(keys), np.int32), 1 << 16
+    # A table that is too small proves so within the first rows.
+    while kernels.number_hashes(keys, np.zeros(2 * room, np.int32), np.empty(room, np.uint64), codes) < 0:
         room *= 8
     return codes
 

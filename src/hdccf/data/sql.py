@@ -1,4 +1,4 @@
-"""The rows of a SQL query → Interactions: SQLite by the standard library, PostgreSQL by psycopg (an extra)."""
+"""The rows of a SQL query → Interactions: SQLite by the standard library, PostgreSQL by psycopg."""
 
 import re
 import sqlite3
