@@ -14,11 +14,13 @@ import numpy as np
 from hdccf.console import note
 from hdccf.data.columns import TextOptions
 from hdccf.data.download import DataFile, Source, Stored, acquire
-from hdccf.data.formats import VERSION, Delimited, Titles, adjacency_list_parts, adjacency_lists
+from hdccf.data.formats import Delimited, Titles, adjacency_list_parts, adjacency_lists
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split, predefined_split
 from hdccf.errors import ConfigError, DataError, HdccfError
 
+VERSION = 1
+"""Counted up when a format is read differently than before: cached interactions are then read again."""
 _CARVED = 8
 """One in so many of a user's training items goes into the validation part of a split that has none."""
 

@@ -17,9 +17,6 @@ from hdccf.data.read import open_several, to_interactions
 from hdccf.data.text import TextFile, open_csv
 from hdccf.errors import SourceError
 
-VERSION = 1
-"""Counted up when a format is read differently than before: cached interactions are then read again."""
-
 _AGAIN = "or get the file again"
 
 
