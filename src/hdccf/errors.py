@@ -43,3 +43,8 @@ def needs_ray(what: str) -> None:
     """Refuses what only the extra `ray` can do, where that is not installed."""
     if find_spec("ray") is None or find_spec("pyarrow") is None:
         raise ConfigError(f"{what} needs Ray; install it with: pip install 'hdccf[ray]'")
+
+
+def one_line(text: object) -> str:
+    """A message without line ends, fit for the inside of another; the type's name where it says nothing."""
+    return " ".join(str(text).split()) or type(text).__name__

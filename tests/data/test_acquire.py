@@ -156,10 +156,7 @@ def test_a_folder_comes_before_the_network(
     assert [
         ids.to_list()
         for ids in (adjacency_lists(stored.folder).user_ids, adjacency_lists(stored.folder).item_ids)
-    ] == [
-        [0, 1],
-        [1, 2, 3],
-    ]
+    ] == [[0, 1], [1, 2, 3]]
     assert str(tmp_path / "given") in stored.record["from"]
     assert not asked
 

@@ -85,14 +85,14 @@ def test_load_reads_once_and_keeps_what_it_read(
     unread = replace(TINY, sources=(replace(TINY.sources[0], reader=refuse),))
     monkeypatch.setitem(DATASETS, "tiny", unread)
     assert load("tiny").fingerprint == first.fingerprint
-    monkeypatch.setattr(formats, "VERSION", formats.VERSION + 1)
+    monkeypatch.setattr(datasets, "VERSION", datasets.VERSION + 1)
     with pytest.raises(AssertionError, match="read again"):
         load("tiny")
 
 
 def test_what_was_kept_and_is_damaged_is_read_again(tiny: Path, tmp_path: Path) -> None:
     first = load("tiny", source_folder=tiny)
-    kept = tmp_path / "cache" / "tiny" / f"read-{formats.VERSION}" / "pairs.parquet"
+    kept = tmp_path / "cache" / "tiny" / f"read-{datasets.VERSION}" / "pairs.parquet"
     kept.write_bytes(kept.read_bytes()[:-10])
     assert load("tiny").fingerprint == first.fingerprint
 

@@ -72,11 +72,7 @@ def write(folder: Path, encoding: str = "latin-1", **files: str) -> Path:
 
 def test_movielens_100k_by_tabs_with_titles_in_latin_1(tmp_path: Path) -> None:
     data = MOVIELENS_100K(write(tmp_path, u_data=U_DATA, u_item=U_ITEM))
-    assert rows(data) == [
-        (186, 302, 891717742, 1),
-        (196, 302, 878887116, 1),
-        (196, 242, 881250949, 1),
-    ]
+    assert rows(data) == [(186, 302, 891717742, 1), (196, 302, 878887116, 1), (196, 242, 881250949, 1)]
     assert data.titles is not None
     assert data.titles.to_list() == ["Kolya (1996)", "Misérables, Les (1995)"]
 
@@ -258,11 +254,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path: Path, parse: Reader, name: str
             {"ratings.csv": RATINGS_CSV, "movies.csv": "a,b\n1,2\n"},
             "movies.csv has no column movieId",
         ),
-        (
-            RECBOLE_100K,
-            {"ml-100k.inter": INTER, "ml-100k.item": ITEM + "1\n"},
-            "ml-100k.item, line 4",
-        ),
+        (RECBOLE_100K, {"ml-100k.inter": INTER, "ml-100k.item": ITEM + "1\n"}, "ml-100k.item, line 4"),
     ],
 )
 def test_bad_titles_are_named(tmp_path: Path, parse: Reader, files: dict[str, str], match: str) -> None:

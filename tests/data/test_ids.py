@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data import ids as module
+from hdccf.data import adjacency
 from hdccf.data.ids import number_ids
 from hdccf.errors import SourceError
 
@@ -40,27 +39,14 @@ def test_integers(column: list[int]) -> None:
     check(pl.Series(column))
 
 
-def with_hashes(patch: pytest.MonkeyPatch, change: Any) -> None:
-    whole = pl.Series.hash
-    patch.setattr(pl.Series, "hash", lambda series, *seeds: change(whole(series, *seeds)))
-
-
 @settings(max_examples=30, deadline=None)
-@given(values, st.integers(1, 3))
-def test_ids_with_the_same_hash(column: list[str], distinct: int) -> None:
+@given(values, st.integers(1, 3), st.sampled_from([0, 1 << 40]))
+def test_ids_with_the_same_hash(column: list[str], distinct: int, compiled_from: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        with_hashes(patch, lambda hashes: hashes % distinct)
+        patch.setattr(adjacency, "COMPILED_FROM", compiled_from)
+        whole = pl.Series.hash
+        patch.setattr(pl.Series, "hash", lambda series, *seeds: whole(series, *seeds) % distinct)
         check(pl.Series(column))
-
-
-def test_hashes_with_the_same_leading_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_hashes(monkeypatch, lambda hashes: hashes % 2**40)
-    check(pl.Series(["a", "b", "a", "c", "b", "d"]))
-
-
-def test_many_rows_cross_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PIECE", 64)
-    check(pl.Series([f"id-{number}" for number in np.random.default_rng(0).integers(0, 90, 1_000)]))
 
 
 def test_untyped_integers_become_integers_only_if_all_are() -> None:

@@ -12,17 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hdccf
 from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
-from hdccf.data.split import (
-    Moment,
-    Split,
-    global_time_split,
-    leave_one_out,
-    predefined_split,
-    random_split,
-)
+from hdccf.data.split import Moment, Split, global_time_split, leave_one_out, predefined_split, random_split
 from hdccf.errors import ConfigError, DataError, HdccfError
 
 Pairs = set[tuple[str, str]]
@@ -395,11 +387,6 @@ def test_predefined_calls_an_item_without_title_by_its_id() -> None:
 
 
 # -- Split ---------------------------------------------------------------------------------------------------
-
-
-def test_split_is_exported() -> None:
-    assert hdccf.Split is Split
-    assert hdccf.leave_one_out is leave_one_out
 
 
 def test_split_needs_one_set_of_ids() -> None:

@@ -11,19 +11,9 @@ from scipy import stats
 from hdccf.data import synthetic_draws
 from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
-from hdccf.data.synthetic import World, synthetic_world
-from hdccf.data.synthetic_draws import (
-    GENRES,
-    Exposure,
-    _alias_table,
-    _moments,
-    density_of_moment,
-    film_titles,
-    key_of,
-    mix,
-    uniforms,
-    words_at,
-)
+from hdccf.data.splitmix import key_of, mix, uniforms, words_at
+from hdccf.data.synthetic import GENRES, World, film_titles, synthetic_world
+from hdccf.data.synthetic_draws import Exposure, _alias_table, _moments, density_of_moment
 from hdccf.errors import ConfigError, DataError
 
 
@@ -55,16 +45,10 @@ def literal_mix(word: int) -> int:
 
 def test_hash_is_splitmix64() -> None:
     # The first outputs of the reference implementation for the seed 1234567.
-    assert [literal_mix((1234567 + n * 0x9E3779B97F4A7C15) % 2**64) for n in (1, 2, 3)] == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ]
-    assert words_at(1234567, np.arange(1, 4)).tolist() == [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-    ]
+    expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [literal_mix((1234567 + n * 0x9E3779B97F4A7C15) % 2**64) for n in (1, 2, 3)] == expected
+    assert words_at(1234567, np.arange(1, 4)).tolist() == expected
+    assert mix(np.arange(5, dtype=np.uint64)).tolist() == [literal_mix(word) for word in range(5)]
 
 
 def test_hash_is_uniform_and_keys_are_apart() -> None:
@@ -385,8 +369,3 @@ def test_titles_go_on_with_second_parts() -> None:
 def test_progress_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(synthetic_world(500, progress=True).interactions) > 0
     assert capsys.readouterr().out == ""
-
-
-def test_mix_works_on_whole_arrays() -> None:
-    words = np.arange(5, dtype=np.uint64)
-    assert mix(words.copy()).tolist() == [literal_mix(word) for word in range(5)]

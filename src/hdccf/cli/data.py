@@ -35,7 +35,7 @@ def list_datasets(as_json: Json = False) -> None:
                 "rows": dataset.statistics.events if dataset.statistics else None,
                 "from": [source.origin for source in dataset.sources],
                 "licence": dataset.licence,
-                "cached": is_stored(name, dataset.sources),
+                "cached": is_stored(name),
             }
             for name, dataset in DATASETS.items()
         ]
@@ -44,7 +44,7 @@ def list_datasets(as_json: Json = False) -> None:
     table = _table("name", "rows", "download", "cached", "what, and where from", "terms", right={1, 2})
     for name, dataset in DATASETS.items():
         rows = f"{dataset.statistics.events:,}" if dataset.statistics else "any"
-        cached = "yes" if is_stored(name, dataset.sources) else ""
+        cached = "yes" if is_stored(name) else ""
         places = ", ".join(source.place for source in dataset.sources) or "made here"
         table.add_row(
             name, rows, dataset.size, cached, f"{dataset.about}\n[dim]{places}[/dim]", dataset.terms
@@ -113,7 +113,7 @@ def show_info(
 
     Columns that are not named are guessed from their names, and the guess is printed.
     """
-    from hdccf.data.describe import describe
+    from hdccf.data.interactions import describe
 
     whole = open_source(source, read, cache)
     data = k_core(whole, core)
@@ -129,7 +129,7 @@ def show_info(
 def _print_info(source: str, core: int, whole: "Interactions", data: "Interactions") -> None:
     from rich.text import Text
 
-    from hdccf.data.describe import QUANTILES, describe
+    from hdccf.data.interactions import QUANTILES, describe
 
     facts = describe(data)
     name = f"{source}, {core}-core" if core else source

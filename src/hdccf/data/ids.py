@@ -1,6 +1,4 @@
-"""Numbering of ids: any column of texts or integers → contiguous integers in order of first appearance."""
-
-from typing import Any
+"""Numbering of ids: a column of texts or integers → contiguous integers in order of first appearance."""
 
 import numpy as np
 import polars as pl
@@ -11,7 +9,6 @@ from hdccf.errors import SourceError
 
 _CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _HASH_SEED = 20_190
-_PIECE = 1 << 18  # rows at a time, so that temporary arrays stay in the cache
 
 
 def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.Series, IntArray]:
@@ -21,12 +18,7 @@ def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.S
     so that every id comes back as it was written.
     """
     ids = _as_text_or_integers(ids, source)
-    codes = _number_hashes(ids.hash(_HASH_SEED))
-    vocabulary = ids.gather(_first_rows(codes))
-    if not (vocabulary.gather(codes) == ids).all():
-        # Two ids have the same 64-bit hash, about once in 40,000 sources of 30 million ids.
-        codes = _join(ids, ids.unique(maintain_order=True))
-        vocabulary = ids.gather(_first_rows(codes))
+    vocabulary, codes = _number(ids)
     if vocabulary.dtype != pl.Int64:
         vocabulary = vocabulary.cast(pl.String)
         if not typed and _are_integers(vocabulary):
@@ -34,50 +26,33 @@ def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.S
     return vocabulary, codes
 
 
+def _number(ids: pl.Series) -> tuple[pl.Series, IntArray]:
+    codes = _number_hashes(ids.hash(_HASH_SEED))
+    vocabulary = ids.gather(_first_rows(codes))
+    if not (vocabulary.gather(codes) == ids).all():
+        # Two ids have the same 64-bit hash, about once in 40,000 sources of 30 million ids.
+        vocabulary = ids.unique(maintain_order=True)
+        codes = places_among(ids, vocabulary).to_numpy()
+    return vocabulary, codes
+
+
 def _number_hashes(hashes: pl.Series) -> IntArray:
-    """The place of each hash among the distinct ones, in order of first appearance.
-
-    A table that is addressed by a hash's leading bits answers for nearly all rows, four times as fast as a
-    join; where two distinct hashes share these bits, the later one is left to a join.
-    """
+    """The place of each hash among the distinct ones, in order of first appearance."""
     kernels = load_kernels(len(hashes))
-    if kernels is not None:
-        return _by_hash_table(kernels, hashes.to_numpy())
-    distinct = hashes.unique(maintain_order=True)
-    known, keys = distinct.to_numpy(), hashes.to_numpy()
-    bits = max(1, (4 * len(known)).bit_length())
-    table = np.zeros(1 << bits, np.int32)
-    # Backwards: of several assignments to one place the last one stays, which is the earlier hash.
-    table[_leading(known, bits)[::-1]] = np.arange(len(known), dtype=np.int32)[::-1]
-    codes, missed = np.empty(len(keys), np.int32), np.empty(len(keys), np.bool_)
-    for start in range(0, len(keys), _PIECE):
-        piece = slice(start, start + _PIECE)
-        codes[piece] = table[_leading(keys[piece], bits)]
-        np.not_equal(known[codes[piece]], keys[piece], out=missed[piece])
-    rows = np.flatnonzero(missed)
-    if len(rows):
-        codes[rows] = _join(hashes.gather(rows), distinct)
-    return codes
-
-
-def _by_hash_table(kernels: Any, hashes: NDArray[np.uint64]) -> IntArray:
-    """The same by a compiled loop; tables that turn out too small do so within the first rows."""
-    codes, room = np.empty(len(hashes), np.int32), 1 << 16
-    while kernels.number_hashes(hashes, np.zeros(2 * room, np.int32), np.empty(room, np.uint64), codes) < 0:
+    if kernels is None:
+        return places_among(hashes, hashes.unique(maintain_order=True)).to_numpy()
+    keys = hashes.to_numpy()
+    codes, room = np.empty(len(keys), np.int32), 1 << 16
+    # A table that is too small proves so within the first rows.
+    while kernels.number_hashes(keys, np.zeros(2 * room, np.int32), np.empty(room, np.uint64), codes) < 0:
         room *= 8
     return codes
 
 
-def _leading(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    return (hashes >> np.uint64(64 - bits)).view(np.int64)
-
-
-def _join(keys: pl.Series, distinct: pl.Series) -> IntArray:
-    """The place of each key among the distinct ones."""
+def places_among(keys: pl.Series, distinct: pl.Series) -> pl.Series:
+    """The place of each key among the distinct ones; null where it is none of them."""
     places = pl.DataFrame({"key": distinct, "place": np.arange(len(distinct), dtype=np.int32)})
-    found = pl.DataFrame({"key": keys}).join(places, on="key", how="left", maintain_order="left")
-    codes: IntArray = found["place"].to_numpy()
-    return codes
+    return pl.DataFrame({"key": keys}).join(places, on="key", how="left", maintain_order="left")["place"]
 
 
 def _first_rows(codes: IntArray) -> NDArray[np.int64]:

@@ -22,18 +22,29 @@ from hdccf.data.adjacency import (
     IntArray,
     Rows,
     TimeArray,
-    histories,
     row_starts,
+    sort_histories,
     stable_order,
     transpose,
 )
-from hdccf.errors import DataError
+from hdccf.data.ids import places_among
+from hdccf.errors import DataError, one_line
 from hdccf.files import atomic_directory, read_described, write_json
 
-__all__ = ["Adjacency", "IntArray", "Interactions", "TimeArray", "stable_order"]
+__all__ = [
+    "QUANTILES",
+    "Adjacency",
+    "IntArray",
+    "Interactions",
+    "TimeArray",
+    "align",
+    "describe",
+    "stable_order",
+]
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
+QUANTILES = {"least": 0.0, "10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9, "most": 1.0}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,20 +117,11 @@ class Interactions:
         _check_codes(rows.items, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
-        rows, by_item = histories(rows, len(user_ids), len(item_ids))
-        often = np.ones(len(rows.users), np.int32) if rows.counts is None else rows.counts
-        made = cls(
-            rows.users,
-            rows.items,
-            rows.times,
-            often.astype(np.int32, copy=False),
-            user_ids.rename("user"),
-            item_ids.rename("item"),
-            titles,
-        )
-        # The transposition that finds repeats is the one that the property `by_item` would make.
-        made.__dict__["by_item"] = by_item
-        return made
+        users, items, times, counts = sort_histories(rows, len(user_ids), len(item_ids))
+        if counts is None:
+            counts = np.ones(len(users), np.int32)
+        often = counts.astype(np.int32, copy=False)
+        return cls(users, items, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
 
     # -- what is in it ---------------------------------------------------------------------------------------
 
@@ -207,19 +209,24 @@ class Interactions:
 
     def compact(self) -> "Interactions":
         """Drops users and items that have no pair, and closes the gaps in the contiguous ids."""
-        kept_users = np.bincount(self.users, minlength=self.n_users) > 0
-        kept_items = np.bincount(self.items, minlength=self.n_items) > 0
+        return self.close_gaps(self.by_user.degrees, np.bincount(self.items, minlength=self.n_items))
+
+    def close_gaps(self, of_user: NDArray[np.int64], of_item: NDArray[np.int64]) -> "Interactions":
+        """`compact` where the number of pairs of each user and item is known."""
+        kept_users, kept_items = of_user > 0, of_item > 0
         if kept_users.all() and kept_items.all():
             return self
-        new_user = np.cumsum(kept_users, dtype=np.int32) - np.int32(1)
+        # Pairs are sorted by user, so that users can be counted off; items have to be looked up.
+        new_users = np.arange(np.count_nonzero(kept_users), dtype=np.int32)
         new_item = np.cumsum(kept_items, dtype=np.int32) - np.int32(1)
+        in_use = pl.Series(kept_items)
         return replace(
             self,
-            users=new_user[self.users],
-            items=new_item[self.items],
+            users=np.repeat(new_users, of_user[kept_users]),
+            items=self.items if kept_items.all() else new_item[self.items],
             user_ids=self.user_ids.filter(pl.Series(kept_users)),
-            item_ids=self.item_ids.filter(pl.Series(kept_items)),
-            titles=None if self.titles is None else self.titles.filter(pl.Series(kept_items)),
+            item_ids=self.item_ids.filter(in_use),
+            titles=None if self.titles is None else self.titles.filter(in_use),
         )
 
     def frame(self) -> pl.DataFrame:
@@ -279,7 +286,7 @@ class Interactions:
             items = pl.read_parquet(folder / "items.parquet")
         except (OSError, pl.exceptions.PolarsError) as cause:
             raise DataError(
-                f"{folder} is damaged ({_one_line(cause)}); save the interactions again"
+                f"{folder} is damaged ({one_line(cause)}); save the interactions again"
             ) from cause
         loaded = cls(
             users=pairs["user"].to_numpy(writable=True),
@@ -296,6 +303,95 @@ class Interactions:
                 f"{meta['fingerprint']} as saved; save the interactions again"
             )
         return loaded
+
+
+def describe(data: Interactions, *, rows: int = 5) -> dict[str, Any]:
+    """Plain figures, fit for a table or for JSON; `rows` says how many pairs are shown as examples."""
+    times = data.time_range
+    return {
+        "users": data.n_users,
+        "items": data.n_items,
+        "interactions": len(data),
+        "density": data.density,
+        "first": None if times is None else f"{times[0].astype('datetime64[s]')}Z",
+        "last": None if times is None else f"{times[1].astype('datetime64[s]')}Z",
+        "repeated_pairs": int(np.count_nonzero(data.counts > 1)),
+        "events": int(data.counts.sum()),
+        "interactions_per_user": _spread(data.by_user.degrees),
+        "interactions_per_item": _spread(data.by_item.degrees),
+        "rows": _first_rows(data, rows),
+        "fingerprint": data.fingerprint,
+    }
+
+
+def _spread(degrees: NDArray[np.int64]) -> dict[str, float]:
+    if not len(degrees):
+        return {}
+    # "lower" gives counts that occur, not averages of two of them.
+    found = np.quantile(degrees, list(QUANTILES.values()), method="lower")
+    spread: dict[str, float] = {name: int(value) for name, value in zip(QUANTILES, found, strict=True)}
+    return {**spread, "mean": round(float(degrees.mean()), 2)}
+
+
+def _first_rows(data: Interactions, rows: int) -> list[dict[str, Any]]:
+    head = data.subset(np.arange(min(rows, len(data))))
+    shown = head.frame()
+    if head.titles is not None:
+        shown.insert_column(2, head.titles.gather(head.items).alias("title"))
+    if head.times is not None:
+        shown = shown.with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    return shown.to_dicts()
+
+
+def align(parts: list[Interactions]) -> list[Interactions]:
+    """The same pairs under ids that all parts share."""
+    user_ids, user_codes = _one_vocabulary([part.user_ids for part in parts])
+    item_ids, item_codes = _one_vocabulary([part.item_ids for part in parts])
+    titles = _one_set_of_titles([part.titles for part in parts], item_ids, item_codes)
+    aligned = []
+    for part, user_code, item_code in zip(parts, user_codes, item_codes, strict=True):
+        if user_code is None and item_code is None:
+            aligned.append(replace(part, user_ids=user_ids, item_ids=item_ids, titles=titles))
+            continue
+        aligned.append(
+            Interactions.from_codes(
+                part.users if user_code is None else user_code[part.users],
+                part.items if item_code is None else item_code[part.items],
+                user_ids=user_ids,
+                item_ids=item_ids,
+                times=part.times,
+                counts=part.counts,
+                titles=titles,
+            )
+        )
+    return aligned
+
+
+def _one_vocabulary(parts: list[pl.Series]) -> tuple[pl.Series, list[IntArray | None]]:
+    """All ids, in order of first appearance, and each part's new codes (None: they stay as they are)."""
+    if len({str(ids.dtype) for ids in parts}) > 1:
+        parts = [ids.cast(pl.String) for ids in parts]
+    everything = pl.concat([ids.rename("id") for ids in parts]).unique(maintain_order=True)
+    codes: list[IntArray | None] = [
+        None if ids.equals(everything.head(len(ids))) else places_among(ids, everything).to_numpy()
+        for ids in parts
+    ]
+    return everything.rename(parts[0].name), codes
+
+
+def _one_set_of_titles(
+    given: list[pl.Series | None], item_ids: pl.Series, codes: list[IntArray | None]
+) -> pl.Series | None:
+    """Each item's title from the first part that has one; an item without is called by its id."""
+    if all(titles is None for titles in given):
+        return None
+    merged: NDArray[Any] = item_ids.cast(pl.String).to_numpy(writable=True).astype(object)
+    for titles, code in reversed(list(zip(given, codes, strict=True))):
+        if titles is not None:
+            places = np.arange(len(titles)) if code is None else code
+            there = titles.is_not_null().to_numpy()
+            merged[places[there]] = titles.to_numpy()[there]
+    return pl.Series("title", merged.tolist(), pl.String)
 
 
 def _check_codes(codes: IntArray, size: int, kind: str) -> None:
@@ -315,7 +411,3 @@ def _read_meta(folder: Path) -> dict[str, Any]:
         remedy="save the interactions again",
         error=DataError,
     )
-
-
-def _one_line(cause: Exception) -> str:
-    return " ".join(str(cause).split())

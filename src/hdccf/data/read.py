@@ -13,8 +13,7 @@ from hdccf.console import note
 from hdccf.data.columns import Columns, OpenTable, Table, TextOptions, choose_columns
 from hdccf.data.ids import number_ids
 from hdccf.data.interactions import IntArray, Interactions
-from hdccf.data.lines import damaged
-from hdccf.data.text import open_csv, open_jsonl
+from hdccf.data.text import damaged, open_csv, open_jsonl
 from hdccf.data.times import ALLOWED, BadTimeError, to_microseconds
 from hdccf.errors import SourceError
 
@@ -70,6 +69,11 @@ def read(
     format
         `csv`, `tsv`, `jsonl` or `parquet`, where the file's name does not say so.
 
+    Returns
+    -------
+    Interactions
+        The pairs under contiguous ids, sorted by user and time.
+
     Examples
     --------
     >>> hdccf.read("ratings.csv", user="customer", item="sku", minimum_rating=4)
@@ -93,8 +97,9 @@ def to_interactions(
     minimum_rating: float | None = None,
     time_format: str | None = None,
     drop_nulls: bool = False,
+    sort_ids: bool = False,
 ) -> Interactions:
-    """Chooses the columns of a table, reads them, and numbers the ids."""
+    """Chooses the columns of a table, reads them, and numbers the ids by first appearance or by value."""
     filtering = minimum_rating is not None
     columns = choose_columns(
         opened.columns, given, source=opened.name, need_rating=filtering, first_row=opened.first_row
@@ -111,12 +116,14 @@ def to_interactions(
         table = _at_least(table, columns.rating, minimum_rating, opened.name)
     times = _times(table, columns, opened.name, time_format)
     frame = table.frame
+
+    def number(name: str) -> tuple[pl.Series, IntArray]:
+        ids, codes = number_ids(frame[name], source=opened.name, typed=opened.typed)
+        return (ids.sort(), _ranks(ids)[codes]) if sort_ids else (ids, codes)
+
     # Both columns at the same time: Polars and NumPy release the interpreter's lock.
     with ThreadPoolExecutor(2) as pool:
-        (user_ids, users), (item_ids, items) = pool.map(
-            lambda name: number_ids(frame[name], source=opened.name, typed=opened.typed),
-            (columns.user, columns.item),
-        )
+        (user_ids, users), (item_ids, items) = pool.map(number, (columns.user, columns.item))
     _refuse_single(user_ids, item_ids, columns, opened.name)
     titles = None if columns.title is None else _first_titles(frame[columns.title], items, len(item_ids))
     return Interactions.from_codes(
@@ -345,6 +352,10 @@ def _times(table: Table, columns: Columns, source: str, time_format: str | None)
             f"{table.locate(bad.row)}, column {columns.time!r}: {bad.value!r} is no time; {ALLOWED} are "
             "read, and other orders with time_format= (--time-format), for example '%d/%m/%Y %H:%M'"
         ) from bad
+
+
+def _ranks(ids: pl.Series) -> IntArray:
+    return ids.rank("ordinal").to_numpy().astype(np.int32) - np.int32(1)
 
 
 def _first_titles(titles: pl.Series, items: IntArray, n_items: int) -> pl.Series:

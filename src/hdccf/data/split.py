@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.align import align
-from hdccf.data.interactions import Interactions, TimeArray
+from hdccf.data.interactions import Interactions, TimeArray, align
 from hdccf.errors import ConfigError, DataError
 from hdccf.files import atomic_directory, read_described, write_json
 
@@ -150,6 +149,11 @@ def leave_one_out(data: Interactions, *, progress: bool = False) -> Split:
     progress
         Whether to print remarks about the split.
 
+    Returns
+    -------
+    Split
+        One pair of each user in validation and in test.
+
     Examples
     --------
     >>> split = hdccf.leave_one_out(data)
@@ -194,6 +198,11 @@ def global_time_split(
         say otherwise.
     progress
         Whether to print remarks about the split.
+
+    Returns
+    -------
+    Split
+        Three parts that follow each other in time.
 
     Examples
     --------
@@ -246,6 +255,11 @@ def random_split(
     progress
         Whether to print remarks about the split.
 
+    Returns
+    -------
+    Split
+        Three disjoint parts.
+
     Examples
     --------
     >>> split = hdccf.random_split(data, validation=0.1, test=0.2, seed=7)
@@ -285,6 +299,11 @@ def predefined_split(
         Whether to print remarks about the split.
     **reading
         Options of `hdccf.read` for all parts.
+
+    Returns
+    -------
+    Split
+        The given parts under common ids.
 
     Examples
     --------

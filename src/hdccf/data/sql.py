@@ -1,4 +1,4 @@
-"""The rows of a SQL query → Interactions: SQLite with what Python brings, PostgreSQL as an extra."""
+"""The rows of a SQL query → Interactions: SQLite by the standard library, PostgreSQL by psycopg."""
 
 import re
 import sqlite3
@@ -13,7 +13,7 @@ import polars as pl
 
 from hdccf.data.interactions import Interactions
 from hdccf.data.read import open_frame, to_interactions
-from hdccf.errors import SourceError
+from hdccf.errors import SourceError, one_line
 
 _ROWS_AT_A_TIME = 100_000
 
@@ -31,10 +31,25 @@ def read_sql(
     time_format: str | None = None,
     drop_nulls: bool = False,
 ) -> Interactions:
-    """Runs one query and reads its rows; the columns are given or guessed as in `hdccf.read`.
+    """Runs one query and reads its rows; the connection is for reading only.
 
-    `uri` is `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`, or `postgresql://user@host/database`.
-    The connection is for reading only.
+    Parameters
+    ----------
+    query
+        A SELECT in the dialect of the database.
+    uri
+        `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`, or `postgresql://user@host/database`.
+    user, item, time, rating, title, minimum_rating, time_format, drop_nulls
+        As in `hdccf.read`.
+
+    Returns
+    -------
+    Interactions
+        The pairs under contiguous ids, sorted by user and time.
+
+    Examples
+    --------
+    >>> hdccf.read_sql("SELECT customer, sku, bought_at FROM orders", "sqlite:///shop.db", user=1, item=2)
     """
     scheme = uri.partition(":")[0]
     if scheme == "sqlite":
@@ -68,7 +83,7 @@ def _from_sqlite(query: str, uri: str) -> pl.DataFrame:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             return _collect(connection.execute(query), query)
     except (sqlite3.Error, sqlite3.Warning) as cause:
-        raise SourceError(f"the query on {path} failed ({_one_line(cause)}): {_one_line(query)}") from cause
+        raise SourceError(f"the query on {path} failed ({one_line(cause)}): {one_line(query)}") from cause
 
 
 def _from_postgres(query: str, uri: str) -> pl.DataFrame:
@@ -87,12 +102,12 @@ def _from_postgres(query: str, uri: str) -> pl.DataFrame:
                 return _collect(cursor, query)
     except psycopg.Error as cause:
         where = _without_password(uri)
-        raise SourceError(f"the query on {where} failed ({_one_line(cause)}): {_one_line(query)}") from cause
+        raise SourceError(f"the query on {where} failed ({one_line(cause)}): {one_line(query)}") from cause
 
 
 def _collect(cursor: Any, query: str) -> pl.DataFrame:
     if cursor.description is None:
-        raise SourceError(f"the query gives no rows; give a SELECT: {_one_line(query)}")
+        raise SourceError(f"the query gives no rows; give a SELECT: {one_line(query)}")
     names = [column[0] for column in cursor.description]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -120,7 +135,3 @@ def _column(name: str, values: Sequence[Any]) -> pl.Series:
 
 def _without_password(uri: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", uri)
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())

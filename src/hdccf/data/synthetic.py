@@ -1,4 +1,4 @@
-"""A world whose truth is known: who likes what, who was shown what, and so which negatives are false.
+"""Synthetic data whose true preferences and exposures, and so false negatives, are known.
 
 A pair is observed when it is liked *and* exposed. Both are realised, not only probable, and can be asked for
 any pair again; neither is stored. `docs/synthetic.md` has the formulas and the measurements.
@@ -13,71 +13,36 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hdccf.console import progress_bar
+from hdccf.data.ids import places_among
 from hdccf.data.interactions import Interactions
 from hdccf.data.synthetic_draws import (
-    GENRES,
     Exposure,
     Floats,
     Indices,
     Tastes,
+    WorldSettings,
     density_of_moment,
     draw_exposure,
     draw_histories,
     draw_tastes,
-    film_titles,
 )
 from hdccf.errors import ConfigError, DataError
 
 _PAIRS_AT_ONCE = 1 << 18
-MOST_ITEMS = 1 << 22
-_LEAST = {"n_interactions": 1, "n_users": 2, "n_items": 2, "dimensions": 2, "seed": 0, "exposure_seed": 0}
-
-
-@dataclass(frozen=True)
-class WorldSettings:
-    """What a world is made from; equal settings give equal worlds. `synthetic_world` has the defaults."""
-
-    n_users: int
-    n_items: int
-    n_interactions: int
-    """The expected number of observed pairs; the world has it to within 1 % + 4/√n."""
-    exposure: float
-    """0: every pair is exposed with the same probability; 1: by popularity (Zipf); between: its power."""
-    drift: float
-    """How far tastes move in a user's time, in units of their strength; 0: a history's order says nothing."""
-    liked: float
-    """The share of all pairs that are liked."""
-    strength: float
-    """The standard deviation of personal taste in log-odds; 0: everyone likes the same."""
-    dimensions: int
-    """The number of latent dimensions of taste."""
-    seed: int
-    exposure_seed: int
-    """Who is shown what. Worlds that differ in this only have the same users, items and likes."""
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value < least:
-                raise ConfigError(f"{name}={value} is too small for a synthetic world; give at least {least}")
-        if self.n_items > MOST_ITEMS:
-            raise ConfigError(
-                f"n_items={self.n_items:,} is too many for a synthetic world; at most {MOST_ITEMS:,}"
-            )
-        if not 0 <= self.exposure <= 1:
-            raise ConfigError(
-                f"exposure={self.exposure} is impossible; give 0 (constant) to 1 (by popularity)"
-            )
-        if not 0 < self.liked <= 0.5:
-            raise ConfigError(f"liked={self.liked} is impossible; give a share above 0 and up to 0.5")
-        for name in ("drift", "strength"):
-            if not 0 <= getattr(self, name) <= 10:
-                raise ConfigError(f"{name}={getattr(self, name)} is impossible; give a number from 0 to 10")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class World:
-    """What was observed, and the truth behind it; users and items are by the codes of `interactions`."""
+    """A synthetic world: the observed interactions, and the likes and exposures behind them.
+
+    Build it with `hdccf.synthetic_world`. Users and items are the contiguous ones of `interactions`.
+
+    Examples
+    --------
+    >>> world = hdccf.synthetic_world(10_000, seed=1)
+    >>> world.preference(users=[0, 1]).shape
+    (2, 398)
+    """
 
     settings: WorldSettings
     interactions: Interactions
@@ -190,13 +155,12 @@ class World:
         world = self.interactions
         found = []
         for own, ids in ((world.user_ids, data.user_ids), (world.item_ids, data.item_ids)):
-            places = pl.DataFrame({"id": own, "code": np.arange(len(own))})
-            codes = pl.DataFrame({"id": ids}).join(places, on="id", how="left", maintain_order="left")["code"]
+            codes = places_among(ids, own)
             if codes.null_count():
                 raise DataError(
                     f"{codes.null_count():,} ids are not of this world; give interactions made from it"
                 )
-            found.append(codes.to_numpy())
+            found.append(codes.to_numpy().astype(np.int64))
         return found[0], found[1]
 
     def _users(self, users: ArrayLike) -> Indices:
@@ -220,10 +184,29 @@ def synthetic_world(
     exposure_seed: int | None = None,
     progress: bool = False,
 ) -> World:
-    """Draws a world; `WorldSettings` says what each setting does.
+    """Draws a world whose likes and exposures are known for every pair.
 
-    Users and items that are not given follow from `n_interactions`: 2,000 × 1,000 for 100,000, so that half
-    of the liked pairs are observed, and 100 interactions a user in the largest worlds.
+    Parameters
+    ----------
+    n_interactions
+        The expected number of observed pairs.
+    n_users, n_items
+        Where they are not given they follow from `n_interactions`: 2,000 × 1,000 for 100,000, so that half of
+        the liked pairs are observed, and 100 interactions a user in the largest worlds.
+    exposure, drift, liked, strength, dimensions, seed, exposure_seed
+        As in `WorldSettings`; `exposure_seed` is `seed` where it is not given.
+    progress
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    World
+        The observed interactions and the truth behind them.
+
+    Examples
+    --------
+    >>> world = hdccf.synthetic_world(100_000, exposure=0.5, seed=1)
+    >>> world.omega_items.mean()
     """
     default_users = max(round(2 * max(n_interactions, 0) ** 0.6), n_interactions // 100)
     default_items = round(10 * max(n_interactions, 0) ** 0.4)
@@ -239,18 +222,8 @@ def synthetic_world(
         seed=seed,
         exposure_seed=seed if exposure_seed is None else exposure_seed,
     )
-    tastes = draw_tastes(
-        settings.n_users,
-        settings.n_items,
-        dimensions=dimensions,
-        strength=strength,
-        liked=liked,
-        drift=drift,
-        seed=seed,
-    )
-    shown = draw_exposure(
-        tastes, n_interactions, dial=exposure, seed=seed, exposure_seed=settings.exposure_seed
-    )
+    tastes = draw_tastes(settings)
+    shown = draw_exposure(tastes, settings)
     with progress_bar("drawing interactions", int(shown.starts[-1]), enabled=progress) as advance:
         degrees, items, times = draw_histories(tastes, shown, seed, advance)
     # `draw_histories` gives distinct pairs in order, so `from_codes` would sort tens of millions for nothing.
@@ -284,3 +257,64 @@ def _names(letter: str, n: int) -> pl.Series:
     """u0000, u0001, …: strings of one length, so that their order is that of the codes."""
     width = len(str(n - 1))
     return letter + pl.Series(np.arange(n)).cast(pl.String).str.zfill(width)
+
+
+# -- titles --------------------------------------------------------------------------------------------------
+
+_FIRST_WORDS = {
+    "Thriller": "Silent Cold Hidden Perfect Final Broken Double Vanishing Secret Crooked Sleepless Midnight",
+    "Comedy": "Accidental Awkward Reluctant Terrible Borrowed Unlikely Noisy Cheerful Clumsy Spare Lucky",
+    "Romance": "Tender Paper Scarlet Endless Summer Whispered Golden Distant Velvet Autumn Foolish Gentle",
+    "Science Fiction": "Quantum Orbital Synthetic Parallel Frozen Infinite Lunar Hollow Electric Stellar",
+    "Western": "Dusty Lonesome Crimson Iron Wild Last Rusted Lawless Burning Dry Bitter Northern",
+    "Documentary": "Living Forgotten Secret Deep Changing Ancient Vanished Modern Human Unseen Fragile",
+    "Fantasy": "Enchanted Emerald Sleeping Winged Moonlit Wandering Sunken Crystal Thorned Silver Elder",
+    "Horror": "Haunted Crawling Withered Hungry Pale Buried Screaming Cursed Black Rotting Watching Nameless",
+    "Adventure": "Lost Uncharted Daring Roaring Stolen Hundred-Day Sunlit Secret Farthest Flying Windward",
+    "Drama": "Quiet Ordinary Unspoken Empty Fading Heavy Honest Winter Borrowed Shared Restless Faithful",
+}
+GENRES = tuple(_FIRST_WORDS)
+_SECOND_WORDS = {
+    "Thriller": "Harbour Witness Alibi Cipher Stairwell Informant Verdict Corridor Motive Passenger Signal",
+    "Comedy": "Wedding Landlord Neighbours Holiday Butler Reunion Detective Orchestra Bakery Cousins",
+    "Romance": "Letters Orchard Lighthouse Promise Waltz Balcony Garden Postcard Kiss Vows Serenade Ferry",
+    "Science Fiction": "Horizon Colony Engine Paradox Signal Machines Voyager Memory Station Dawn Protocol",
+    "Western": "Canyon Saddle Gunsmith Frontier Railroad Sheriff Prairie Stagecoach Spurs Outpost Mesa Rider",
+    "Documentary": "Oceans Cities Forests Voices Rivers Glaciers Workshops Migrations Kitchens Archives",
+    "Fantasy": "Throne Forest Dragon Gate Prophecy Kingdom Lantern Tower Harp Mirror Sword Cauldron",
+    "Horror": "Cellar Nursery Doll Attic Chapel Marsh Lullaby Scarecrow Asylum Well Mask Hollow",
+    "Adventure": "Expedition Treasure Island Compass Caravan Temple River Balloon Summit Map Archipelago",
+    "Drama": "Daughters House Silence Inheritance Season Teacher Village Fathers Hours Daylight Return",
+}
+_PATTERNS = (
+    "The {a} {b}",
+    "{a} {b}",
+    "Return to the {a} {b}",
+    "Beyond the {a} {b}",
+    "A Song for the {a} {b}",
+)
+_FIRST_YEAR, _LAST_YEAR = 1952, 2023
+
+
+def film_titles(genres: NDArray[np.int32], seed: int) -> pl.Series:
+    """A title for each item: `The Silent Harbour (Thriller, 1994)`.
+
+    Names of a genre are dealt out like cards; when the pack is through, a second part follows, and so on.
+    """
+    rng = np.random.default_rng([seed, 5])
+    years = rng.integers(_FIRST_YEAR, _LAST_YEAR + 1, len(genres))
+    titles = np.empty(len(genres), object)
+    for code, genre in enumerate(GENRES):
+        items = np.flatnonzero(genres == code)
+        pack = np.array(_names_of(genre), object)[rng.permutation(len(_names_of(genre)))]
+        part, card = np.divmod(np.arange(len(items)), len(pack))
+        parts = np.array(
+            ["", *(f", Part {number}" for number in range(2, int(part.max(initial=0)) + 2))], object
+        )
+        titles[items] = pack[card] + parts[part] + f" ({genre}, "
+    return pl.Series("title", titles.tolist(), pl.String) + pl.Series(years).cast(pl.String) + ")"
+
+
+def _names_of(genre: str) -> list[str]:
+    firsts, seconds = _FIRST_WORDS[genre].split(), _SECOND_WORDS[genre].split()
+    return [pattern.format(a=a, b=b) for pattern in _PATTERNS for a in firsts for b in seconds]

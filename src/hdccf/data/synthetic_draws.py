@@ -6,58 +6,65 @@ up again and none is stored. `docs/synthetic.md` has the formulas and the measur
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
 from hdccf.data.interactions import IntArray, TimeArray
+from hdccf.data.splitmix import Words, key_of, mix, uniforms, words_at
 from hdccf.errors import ConfigError
 
-Words = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
-# -- counter-based random numbers (SplitMix64: Steele, Lea and Flood, 2014) ----------------------------------
+# -- settings ------------------------------------------------------------------------------------------------
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_TO_UNIT = 2.0**-53
+MOST_ITEMS = 1 << 22
+_LEAST = {"n_interactions": 1, "n_users": 2, "n_items": 2, "dimensions": 2, "seed": 0, "exposure_seed": 0}
 
 
-def mix(words: Words) -> Words:
-    """SplitMix64's finaliser: each bit of the input moves half of the output's. Works in place."""
-    words ^= words >> np.uint64(30)
-    words *= _FIRST
-    words ^= words >> np.uint64(27)
-    words *= _SECOND
-    words ^= words >> np.uint64(31)
-    return words
+@dataclass(frozen=True)
+class WorldSettings:
+    """What a world is made from; equal settings give equal worlds. `synthetic_world` has the defaults."""
 
+    n_users: int
+    n_items: int
+    n_interactions: int
+    """The expected number of observed pairs; the world has it to within 1 % + 4/√n."""
+    exposure: float
+    """0: every pair is exposed with the same probability; 1: by popularity (Zipf); between: its power."""
+    drift: float
+    """How far tastes move in a user's time, in units of their strength; 0: a history's order says nothing."""
+    liked: float
+    """The share of all pairs that are liked."""
+    strength: float
+    """The standard deviation of personal taste in log-odds; 0: everyone likes the same."""
+    dimensions: int
+    """The number of latent dimensions of taste."""
+    seed: int
+    exposure_seed: int
+    """Who is shown what. Worlds that differ in this only have the same users, items and likes."""
 
-def words_at(key: int, places: NDArray[np.integer[Any]]) -> Words:
-    """Entry number `places` of the sequence that belongs to `key`."""
-    words = places.astype(np.uint64)
-    words *= _GOLDEN
-    words += np.uint64(key)
-    return mix(words)
-
-
-def uniforms(words: Words) -> NDArray[np.float64]:
-    """Numbers in [0, 1), from the upper 53 bits."""
-    numbers: NDArray[np.float64] = (words >> np.uint64(11)).astype(np.float64)
-    numbers *= _TO_UNIT
-    return numbers
-
-
-def key_of(seed: int, purpose: str) -> int:
-    """A key for one purpose under a seed, so that different purposes share no numbers."""
-    state = np.random.SeedSequence([seed, *purpose.encode()])
-    return int(state.generate_state(1, np.uint64)[0])
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(f"{name}={value} is too small for a synthetic world; give at least {least}")
+        if self.n_items > MOST_ITEMS:
+            raise ConfigError(
+                f"n_items={self.n_items:,} is too many for a synthetic world; at most {MOST_ITEMS:,}"
+            )
+        if not 0 <= self.exposure <= 1:
+            raise ConfigError(
+                f"exposure={self.exposure} is impossible; give 0 (constant) to 1 (by popularity)"
+            )
+        if not 0 < self.liked <= 0.5:
+            raise ConfigError(f"liked={self.liked} is impossible; give a share above 0 and up to 0.5")
+        for name in ("drift", "strength"):
+            if not 0 <= getattr(self, name) <= 10:
+                raise ConfigError(f"{name}={getattr(self, name)} is impossible; give a number from 0 to 10")
 
 
 # -- preferences ---------------------------------------------------------------------------------------------
@@ -126,29 +133,33 @@ class Tastes:
         return liked
 
 
-def draw_tastes(
-    n_users: int, n_items: int, *, dimensions: int, strength: float, liked: float, drift: float, seed: int
-) -> Tastes:
-    """Tastes under which a share `liked` of all pairs is liked, on average over the draws of likes."""
+def draw_tastes(settings: WorldSettings) -> Tastes:
+    """Tastes under which the share `settings.liked` of all pairs is liked, on average over the draws."""
+    n_users, n_items, dimensions, seed = (
+        settings.n_users,
+        settings.n_items,
+        settings.dimensions,
+        settings.seed,
+    )
     rng = np.random.default_rng([seed, 1])
     centres = _directions(rng, N_GENRES, dimensions)
     genres = rng.integers(0, N_GENRES, n_items, dtype=np.int32)
     items = centres[genres] + 0.7 * _directions(rng, n_items, dimensions)
     items /= np.linalg.norm(items, axis=1, keepdims=True)
     # A product of unit vectors varies by 1/√dimensions: undo that, so that `strength` is in log-odds.
-    scale = strength * np.sqrt(dimensions)
+    scale = settings.strength * np.sqrt(dimensions)
     tastes = Tastes(
         users=scale * _directions(rng, n_users, dimensions),
         items=items,
         leniency=0.7 * rng.standard_normal(n_users),
         appeal=0.5 * rng.standard_normal(n_items),
-        directions=drift * scale * _directions(rng, n_users, dimensions),
+        directions=settings.drift * scale * _directions(rng, n_users, dimensions),
         genres=genres,
         user_keys=words_at(key_of(seed, "users"), np.arange(n_users)),
         item_keys=words_at(key_of(seed, "items"), np.arange(n_items)),
     )
     logits = tastes.logits_of_pairs(*some_pairs(rng, n_users, n_items))
-    level = root(lambda shift: float(expit(logits + shift).mean()) - liked)
+    level = root(lambda shift: float(expit(logits + shift).mean()) - settings.liked)
     return replace(tastes, leniency=tastes.leniency + level)
 
 
@@ -223,22 +234,20 @@ class Exposure:
         return np.where(scaled < self.accept[cells], cells, self.alias[cells])
 
 
-def draw_exposure(
-    tastes: Tastes, n_interactions: int, *, dial: float, seed: int, exposure_seed: int
-) -> Exposure:
-    """Exposures under which `n_interactions` liked pairs are seen in expectation.
+def draw_exposure(tastes: Tastes, settings: WorldSettings) -> Exposure:
+    """Exposures under which `settings.n_interactions` liked pairs are seen in expectation.
 
     The fame of the items belongs to the world, `seed`; who is shown what belongs to `exposure_seed`.
     """
-    n_users, n_items = len(tastes.users), len(tastes.items)
+    seed, dial, n_items = settings.seed, settings.exposure, settings.n_items
     weights = _weights(tastes.appeal, dial, np.random.default_rng([seed, 2]))
-    rate = _rate(tastes, weights, n_interactions, np.random.default_rng([seed, 3]))
-    shown = np.random.default_rng([exposure_seed, 4]).poisson(rate, n_users)
+    rate = _rate(tastes, weights, settings.n_interactions, np.random.default_rng([seed, 3]))
+    shown = np.random.default_rng([settings.exposure_seed, 4]).poisson(rate, settings.n_users)
     accept, alias = _alias_table(weights) if dial else (np.ones(n_items), np.zeros(n_items, np.int32))
     return Exposure(
         probabilities=-np.expm1(-rate * weights),
         starts=np.concatenate(([0], np.cumsum(shown))),
-        key=key_of(exposure_seed, "exposure"),
+        key=key_of(settings.exposure_seed, "exposure"),
         accept=accept,
         alias=alias,
     )
@@ -408,64 +417,3 @@ def _shares_of_stay(gaps: Floats, degree: Indices) -> Floats:
     length = np.maximum(end - begin, 1e-12)
     shares: Floats = (passed - np.repeat(begin, degree)) / np.repeat(length, degree)
     return shares
-
-
-# -- titles --------------------------------------------------------------------------------------------------
-
-_FIRST_WORDS = {
-    "Thriller": "Silent Cold Hidden Perfect Final Broken Double Vanishing Secret Crooked Sleepless Midnight",
-    "Comedy": "Accidental Awkward Reluctant Terrible Borrowed Unlikely Noisy Cheerful Clumsy Spare Lucky",
-    "Romance": "Tender Paper Scarlet Endless Summer Whispered Golden Distant Velvet Autumn Foolish Gentle",
-    "Science Fiction": "Quantum Orbital Synthetic Parallel Frozen Infinite Lunar Hollow Electric Stellar",
-    "Western": "Dusty Lonesome Crimson Iron Wild Last Rusted Lawless Burning Dry Bitter Northern",
-    "Documentary": "Living Forgotten Secret Deep Changing Ancient Vanished Modern Human Unseen Fragile",
-    "Fantasy": "Enchanted Emerald Sleeping Winged Moonlit Wandering Sunken Crystal Thorned Silver Elder",
-    "Horror": "Haunted Crawling Withered Hungry Pale Buried Screaming Cursed Black Rotting Watching Nameless",
-    "Adventure": "Lost Uncharted Daring Roaring Stolen Hundred-Day Sunlit Secret Farthest Flying Windward",
-    "Drama": "Quiet Ordinary Unspoken Empty Fading Heavy Honest Winter Borrowed Shared Restless Faithful",
-}
-GENRES = tuple(_FIRST_WORDS)
-_SECOND_WORDS = {
-    "Thriller": "Harbour Witness Alibi Cipher Stairwell Informant Verdict Corridor Motive Passenger Signal",
-    "Comedy": "Wedding Landlord Neighbours Holiday Butler Reunion Detective Orchestra Bakery Cousins",
-    "Romance": "Letters Orchard Lighthouse Promise Waltz Balcony Garden Postcard Kiss Vows Serenade Ferry",
-    "Science Fiction": "Horizon Colony Engine Paradox Signal Machines Voyager Memory Station Dawn Protocol",
-    "Western": "Canyon Saddle Gunsmith Frontier Railroad Sheriff Prairie Stagecoach Spurs Outpost Mesa Rider",
-    "Documentary": "Oceans Cities Forests Voices Rivers Glaciers Workshops Migrations Kitchens Archives",
-    "Fantasy": "Throne Forest Dragon Gate Prophecy Kingdom Lantern Tower Harp Mirror Sword Cauldron",
-    "Horror": "Cellar Nursery Doll Attic Chapel Marsh Lullaby Scarecrow Asylum Well Mask Hollow",
-    "Adventure": "Expedition Treasure Island Compass Caravan Temple River Balloon Summit Map Archipelago",
-    "Drama": "Daughters House Silence Inheritance Season Teacher Village Fathers Hours Daylight Return",
-}
-_PATTERNS = (
-    "The {a} {b}",
-    "{a} {b}",
-    "Return to the {a} {b}",
-    "Beyond the {a} {b}",
-    "A Song for the {a} {b}",
-)
-_FIRST_YEAR, _LAST_YEAR = 1952, 2023
-
-
-def film_titles(genres: NDArray[np.int32], seed: int) -> pl.Series:
-    """A title for each item: `The Silent Harbour (Thriller, 1994)`.
-
-    Names of a genre are dealt out like cards; when the pack is through, a second part follows, and so on.
-    """
-    rng = np.random.default_rng([seed, 5])
-    years = rng.integers(_FIRST_YEAR, _LAST_YEAR + 1, len(genres))
-    titles = np.empty(len(genres), object)
-    for code, genre in enumerate(GENRES):
-        items = np.flatnonzero(genres == code)
-        pack = np.array(_names(genre), object)[rng.permutation(len(_names(genre)))]
-        part, card = np.divmod(np.arange(len(items)), len(pack))
-        parts = np.array(
-            ["", *(f", Part {number}" for number in range(2, int(part.max(initial=0)) + 2))], object
-        )
-        titles[items] = pack[card] + parts[part] + f" ({genre}, "
-    return pl.Series("title", titles.tolist(), pl.String) + pl.Series(years).cast(pl.String) + ")"
-
-
-def _names(genre: str) -> list[str]:
-    firsts, seconds = _FIRST_WORDS[genre].split(), _SECOND_WORDS[genre].split()
-    return [pattern.format(a=a, b=b) for pattern in _PATTERNS for a in firsts for b in seconds]

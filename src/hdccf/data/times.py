@@ -11,7 +11,7 @@ from hdccf.errors import SourceError
 
 # Up to this magnitude a number counts seconds, milliseconds, microseconds; beyond, nanoseconds. The first
 # limit is the year 5138 in seconds and 1973 in milliseconds, so only milliseconds before 1973 are misread.
-_UNITS = ((1e11, 1_000_000, "seconds"), (1e14, 1_000, "milliseconds"), (1e17, 1, "microseconds"))
+_UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))
 _BODIES = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y%m%d %H%M%S%.f", "%Y%m%d")
 _ZONE = r"(?:\s*(Z|z|UTC|GMT)|\s?([+-])(\d{2}):?(\d{2})?)$"
 ALLOWED = "epoch seconds or milliseconds, ISO 8601 such as 2024-05-17T08:30:00Z, or dates"
@@ -32,9 +32,7 @@ def to_microseconds(times: pl.Series, *, source: str, time_format: str | None = 
     """
     if times.dtype == pl.String:
         return _from_text(times, source, time_format)
-    if isinstance(times.dtype, pl.Datetime):
-        return times.cast(pl.Datetime("us")).to_physical().to_numpy()
-    if times.dtype == pl.Date:
+    if isinstance(times.dtype, (pl.Datetime, pl.Date)):
         return times.cast(pl.Datetime("us")).to_physical().to_numpy()
     if times.dtype.is_integer():
         return _from_integers(times, source)
@@ -45,26 +43,11 @@ def to_microseconds(times: pl.Series, *, source: str, time_format: str | None = 
     )
 
 
-def integer_factor(lowest: int, highest: int) -> int | None:
-    """What makes microseconds of whole numbers in this range; None where it takes more than a factor.
-
-    That is the case of days such as 20240517, and of nanoseconds.
-    """
-    if _may_be_days(lowest, highest):
-        return None
-    magnitude = max(abs(lowest), abs(highest))
-    return next((factor for limit, factor, _ in _UNITS if magnitude < limit), None)
-
-
-def _may_be_days(lowest: int, highest: int) -> bool:
-    return lowest >= 19_000_101 and highest <= 21_001_231
-
-
 def _from_integers(times: pl.Series, source: str) -> NDArray[np.int64]:
     lowest, highest = times.min(), times.max()
     if not isinstance(lowest, int) or not isinstance(highest, int):
         return np.empty(0, np.int64)
-    if _may_be_days(lowest, highest):
+    if lowest >= 19_000_101 and highest <= 21_001_231:
         # 20240517 is a day far more often than an hour in August 1970.
         days = times.cast(pl.String).str.to_date("%Y%m%d", strict=False)
         if not days.null_count():
@@ -74,7 +57,7 @@ def _from_integers(times: pl.Series, source: str) -> NDArray[np.int64]:
     values = times.cast(pl.Int64, strict=False)
     if values.null_count():
         raise BadTimeError(int(values.is_null().arg_max() or 0), magnitude)
-    for limit, factor, _ in _UNITS:
+    for limit, factor in _UNITS:
         if magnitude < limit:
             return values.to_numpy() * np.int64(factor) if factor > 1 else values.to_numpy()
     return values.to_numpy() // np.int64(1_000)
@@ -90,7 +73,7 @@ def _from_floats(times: pl.Series, source: str) -> NDArray[np.int64]:
     if np.array_equal(whole, values):
         return _from_integers(pl.Series(times.name, whole), source)
     magnitude = float(np.abs(values).max())
-    factor = next((float(factor) for limit, factor, _ in _UNITS if magnitude < limit), 1e-3)
+    factor = next((float(factor) for limit, factor in _UNITS if magnitude < limit), 1e-3)
     return np.round(values * factor).astype(np.int64)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hdccf.data.splitmix import mix
+
 Scores = NDArray[np.floating[Any]]
 IndexArray = NDArray[np.int64]
 
@@ -116,10 +118,8 @@ def _lowest_hashes(
 
 
 def _hash(users: IndexArray, columns: IndexArray, seed: int) -> IndexArray:
-    """A number for each user and column, mixed as in SplitMix64; unsigned numbers wrap around."""
+    """A number for each user and column, by SplitMix64; unsigned numbers wrap around."""
     mixed = users.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = mixed + columns.astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = mixed + np.uint64(seed * 0x94D049BB133111EB % 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - _HASH_BITS)).astype(np.int64)
+    return (mix(mixed) >> np.uint64(64 - _HASH_BITS)).astype(np.int64)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
+from hdccf.data.splitmix import mix
 from hdccf.models.base import Model, Scorer
 
 
@@ -72,17 +73,6 @@ class RandomModel(_Rule):
         self.register_buffer("salt", torch.randint(1 << 62, (), generator=generator))
 
     def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
-        mixed = _mix(_mix(self.salt + users.unsqueeze(1)) + items)
-        return (mixed >> 8).to(torch.float32) / float(1 << 55)
-
-
-def _mix(x: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-    """SplitMix64's finaliser: each bit of the result depends on every bit of x. Overflow wraps, as meant."""
-    x = (x ^ _shift(x, 30)) * -4658895280553007687
-    x = (x ^ _shift(x, 27)) * -7723592293110705685
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: Int64[Tensor, "..."], by: int) -> Int64[Tensor, "..."]:
-    """A shift to the right that brings in zeros: torch's own brings in the sign."""
-    return (x >> by) & ((1 << (64 - by)) - 1)
+        salted = (self.salt + users.unsqueeze(1)).cpu().numpy().view(np.uint64)
+        mixed = mix(mix(salted) + items.cpu().numpy().view(np.uint64)).view(np.int64)
+        return (torch.from_numpy(mixed).to(users.device) >> 8).to(torch.float32) / float(1 << 55)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hdccf.config import Settings
-from hdccf.data.describe import describe
+from hdccf.data.interactions import describe
 from hdccf.data.split import PARTS, Split
 from hdccf.errors import HdccfError
 from hdccf.evaluation.kept import FOLDER

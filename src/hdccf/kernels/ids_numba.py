@@ -1,7 +1,7 @@
-"""Compiled loops of reading: numbering of ids, grouping of rows by user, and merging of repeated pairs.
+"""Numbering of ids, grouping of rows by user and merging of repeated pairs, compiled by numba.
 
-Imported only where numba is installed and a source is large (`load_kernels`). Each loop does in one pass what
-NumPy and Polars do in several, in `hdccf.data.read` and `hdccf.data.adjacency`, with the same result.
+Each loop does in one pass what NumPy and Polars do in several in `hdccf.data.ids` and `hdccf.data.adjacency`,
+with the same result.
 """
 
 from typing import Any
