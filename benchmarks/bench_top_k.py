@@ -41,8 +41,7 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.models.als import ALS
 from hdccf.models.base import VectorScorer
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
-from hdccf.recommend.candidates import Best, Wanted, exact_best
-from hdccf.recommend.index import Index
+from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.similarity import Cosine, Dot, Modulated, Similarity, Vectors
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -13,9 +13,8 @@ from hdccf.errors import ConfigError
 from hdccf.evaluation.topk import top_k
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
-from hdccf.recommend import index as index_module
-from hdccf.recommend.candidates import Best, Wanted, exact_best
-from hdccf.recommend.index import Codes, Index, Points
+from hdccf.recommend import candidates as index_module
+from hdccf.recommend.candidates import Best, Codes, Index, Points, Wanted, exact_best
 from hdccf.recommend.recommender import Recommender
 from hdccf.similarity import Cosine, Dot, Euclidean, Modulated, Popular, Similarity, Vectors, unit
 from hdccf.training.fit import fit

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hdccf.recommend import index
-from hdccf.recommend.index import Codes, Points
+from hdccf.recommend import candidates as index
+from hdccf.recommend.candidates import Codes, Points
 
 
 def points(n: int, dim: int, seed: int) -> Points:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data.times import BadTimeError, to_microseconds
+from hdccf.data.columns import BadTimeError, to_microseconds
 from hdccf.errors import SourceError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ from graphs import small_split, tastes
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.evaluation.kept import evaluate_run
-from hdccf.recommend.run_summary import curves, settings_table
+from hdccf.recommend.run_folder import curves, settings_table
 from hdccf.report import report, write_report
 from hdccf.report.html import HEIGHT, WIDTH, line_chart, table
 from training import quick

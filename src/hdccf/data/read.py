@@ -10,11 +10,19 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.columns import Columns, OpenTable, Table, TextOptions, choose_columns
+from hdccf.data.columns import (
+    ALLOWED,
+    BadTimeError,
+    Columns,
+    OpenTable,
+    Table,
+    TextOptions,
+    choose_columns,
+    to_microseconds,
+)
 from hdccf.data.ids import number_ids
 from hdccf.data.interactions import IntArray, Interactions
 from hdccf.data.text import damaged, open_csv, open_jsonl
-from hdccf.data.times import ALLOWED, BadTimeError, to_microseconds
 from hdccf.errors import SourceError
 
 FORMATS = {

@@ -1,7 +1,16 @@
-"""The best items of each user, by the scores of all of the catalogue; `index` has the approximate way."""
+"""Candidates: the exact top-k of a catalogue, and an approximate index for very large ones.
 
+The index proposes, and the model's f re-scores. It is faiss's product quantisation (`IndexPQFastScan`, the
+extra `index`): four bits for one or two numbers make an item so short that a million are scanned in about a
+millisecond (decision 22). What is lost is what the index does not propose. How many proposals it takes to
+lose little, and which items are too short to be among the best, is learnt from some users when it is built;
+how much it loses is then measured on others.
+"""
+
+import math
+import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hdccf.data.graph import Neighbours
+from hdccf.errors import ConfigError
 from hdccf.evaluation.topk import top_k
 from hdccf.models.base import Scorer, VectorScorer
 
@@ -71,3 +81,236 @@ def had_by(seen: Neighbours, user: int) -> NDArray[np.int64]:
     starts = seen.starts.numpy()
     had: NDArray[np.int64] = seen.flat.numpy()[starts[user] : starts[user + 1]]
     return had
+
+
+_K = 10
+"""The length of the lists from which it learns how many proposals they take."""
+_LEARNT_FROM, _TESTED_ON = 1000, 100
+_FOUND = 0.9925
+"""The share of the exact best that should be proposed: .99 and what a thousand users may be wrong by."""
+_TOO_SHORT = 0.001
+"""The share of the exact best that may be lost as items too short to be proposed."""
+_FEWEST, _MOST = 200, 4000
+"""Proposals for a list of ten: fewer save nothing, more take longer than what they find is worth."""
+_FEW = 200_000
+"""Up to so many items a scan is short, and each number can have four bits; of more, two share them."""
+_MOST_CODES = 256
+"""Sums of more codes would not fit into faiss's sixteen bits."""
+_ITEMS_AT_ONCE = 96
+"""Items in a block of codes; with 32, which is faiss's default, a scan takes a fifth longer."""
+_SHARD = 200_000
+"""Items that are worth a thread of their own."""
+_CODES_LEARNT_FROM = 1 << 14
+
+
+Points = NDArray[np.float32]
+
+
+class Index:
+    """Item vectors as short codes, and what is to be known about asking them."""
+
+    def __init__(self, scorer: VectorScorer) -> None:
+        started = time.monotonic()
+        generator = torch.Generator().manual_seed(0)
+        users = torch.randperm(scorer.n_users, generator=generator)
+        # Of few users the same have to do for both.
+        learning, tested = users[:_LEARNT_FROM], users[-_TESTED_ON:]
+        points = _item_points(scorer)
+        best = _exactly(scorer, learning)
+        self.n_items = len(points)
+        self._items = _long_enough(points, best)
+        distances = scorer.similarity.is_distance
+        if not distances:
+            self._items = _liked_first(self._items, points, _points_of(scorer, learning))
+        self._codes = Codes(points[self._items], distances=distances)
+        self.proposals = self._enough(scorer, learning, best)
+        self.recall = float(self._places(scorer, tested, _exactly(scorer, tested), self.proposals)[1].mean())
+        self.seconds = time.monotonic() - started
+
+    def __repr__(self) -> str:
+        return (
+            f"index of {self.n_items:,} items, built in {self.seconds:.1f} s: "
+            f"recall@{_K} {self.recall:.3f} against exact scoring with {self.proposals} proposals"
+        )
+
+    def propose(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], pool: int) -> Int64[Tensor, "b p"]:
+        """The `pool` items that are probably the best of each row, most probable first; −1 fills up."""
+        return torch.from_numpy(self._proposed(scorer, rows, pool))
+
+    def best(self, scorer: VectorScorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
+        """Proposed, re-scored by f, cleared of what is unwanted; rows left with too few are done exactly."""
+        few = wanted.allowed is not None and int(wanted.allowed.sum()) < self.n_items // 2
+        if few or not len(rows):
+            # Most of what the index finds would be thrown away, and few are left to be scored.
+            yield from exact_best(scorer, rows, wanted)
+            return
+        usual = self.proposals * -(-wanted.k // _K)
+        if len(rows) == 1 and wanted.allowed is None:
+            yield self._best_of_one(scorer, rows, wanted, usual)
+            return
+        for block in torch.split(rows, max(1, SCORES_AT_ONCE // (4 * usual))):
+            had = 0 if wanted.seen is None else int(wanted.seen.degrees[block].max())
+            proposed = self.propose(scorer, block, usual + had)
+            scores = scorer.score_rows(block, proposed.clamp_min(0))
+            scores = scores.masked_fill(_unwanted(block, proposed, wanted), -torch.inf)
+            best, places = map(torch.from_numpy, top_k(scores.numpy(), min(wanted.k, scores.shape[1])))
+            items = proposed.gather(1, places)
+            short = best[:, -1].isneginf().nonzero().squeeze(1)
+            done = 0
+            for rows_again, exact_items, exact in exact_best(scorer, block[short], wanted):
+                again = short[done : done + len(rows_again)]
+                items[again, : exact.shape[1]], best[again, : exact.shape[1]] = exact_items, exact
+                done += len(rows_again)
+            yield Best(block, items, best)
+
+    def _best_of_one(
+        self, scorer: VectorScorer, rows: Int64[Tensor, " 1"], wanted: Wanted, usual: int
+    ) -> Best:
+        """What a service asks for: a scan is so short that torch's calls would take as long."""
+        user = int(rows)
+        had = np.empty(0, np.int64) if wanted.seen is None else had_by(wanted.seen, user)
+        proposed = self._proposed(scorer, rows, usual + len(had))[0]
+        scores = scorer.score_user(user, proposed)
+        scores[proposed < 0] = -np.inf
+        if len(had):
+            scores[np.isin(proposed, had)] = -np.inf
+        found, columns = top_k(scores[None], min(wanted.k, len(scores)))
+        best, places = found[0], columns[0]
+        if best[-1] == -np.inf or len(best) < wanted.k:
+            return next(exact_best(scorer, rows, wanted))
+        return Best(rows, torch.from_numpy(proposed[places][None]), torch.from_numpy(best[None]))
+
+    def _proposed(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], pool: int) -> NDArray[np.int64]:
+        pool = min(pool, len(self._items))
+        if not len(rows):
+            return np.empty((0, pool), np.int64)
+        found = self._codes.best(_points_of(scorer, rows), pool)
+        return np.where(found < 0, -1, self._items[found])
+
+    def _enough(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64]) -> int:
+        """Among how many proposals the share that should be found of the best is found."""
+        places, found = self._places(scorer, rows, best, _MOST)
+        places = np.sort(np.where(found, places, _MOST - 1).ravel())
+        return max(_FEWEST, int(places[int(_FOUND * (len(places) - 1))]) + 1)
+
+    def _places(
+        self, scorer: VectorScorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64], pool: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where each of the best is among the proposals of its row, and whether it is."""
+        proposed = self._proposed(scorer, rows, pool)
+        places, found = np.zeros(best.shape, np.int64), np.zeros(best.shape, np.bool_)
+        for column in range(best.shape[1]):
+            same = proposed == best[:, column, None]
+            places[:, column], found[:, column] = same.argmax(1), same.any(1)
+        return places, found
+
+
+def _exactly(scorer: VectorScorer, rows: Int64[Tensor, " b"]) -> NDArray[np.int64]:
+    parts = [best.items for best in exact_best(scorer, rows, Wanted(_K, None, None))]
+    items: NDArray[np.int64] = torch.cat(parts).numpy()
+    return items
+
+
+def _long_enough(points: Points, best: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Items from the longest on, twice as many as have all but a thousandth of the best.
+
+    Of dot products a tenth of the items can have nearly all; of a cosine all items are equally long, so that
+    all of them stay.
+    """
+    order = np.argsort(-np.einsum("nd,nd->n", points, points), kind="stable")
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return order[: 2 * (int(np.quantile(places[best], 1 - _TOO_SHORT)) + 1)]
+
+
+def _liked_first(items: NDArray[np.int64], points: Points, users: Points) -> NDArray[np.int64]:
+    """By their mean product with the users: a scan in this order soon has a high threshold, and keeps fewer
+    that it has to drop again."""
+    liked: NDArray[np.float32] = (points @ users.mean(0))[items]
+    return items[np.argsort(-liked, kind="stable")]
+
+
+def _unwanted(
+    rows: Int64[Tensor, " b"], proposed: Int64[Tensor, "b p"], wanted: Wanted
+) -> Bool[Tensor, "b p"]:
+    unwanted = proposed < 0
+    items = proposed.clamp_min(0)
+    if wanted.allowed is not None:
+        unwanted |= ~wanted.allowed[items]
+    if wanted.seen is not None:
+        nodes = rows.repeat_interleave(items.shape[1])
+        unwanted |= wanted.seen.contains(nodes, items.flatten()).view_as(items)
+    return unwanted
+
+
+def _points_of(scorer: VectorScorer, users: Int64[Tensor, " b"]) -> Points:
+    # For one user torch's calls would take a tenth of the scan.
+    vector = scorer.user_vector(int(users)) if len(users) == 1 else None
+    if vector is None:
+        return _points(scorer.similarity.user_points(scorer.users.embedding[users].detach()))
+    return np.ascontiguousarray(vector[None], dtype=np.float32)
+
+
+def _item_points(scorer: VectorScorer) -> Points:
+    return _points(scorer.similarity.item_points(scorer.items.embedding.detach()))
+
+
+def _points(vectors: Tensor) -> Points:
+    points: Points = np.ascontiguousarray(vectors.numpy(), dtype=np.float32)
+    return points
+
+
+# -- codes ---------------------------------------------------------------------------------------------------
+
+
+class Codes:
+    """Rows of points, to be asked for those with the largest products or the smallest distances."""
+
+    def __init__(self, points: Points, *, distances: bool) -> None:
+        faiss = _faiss()
+        numbers = max(1 if len(points) <= _FEW else 2, math.ceil(points.shape[1] / _MOST_CODES))
+        codes = math.ceil(points.shape[1] / numbers)
+        self._width = codes * numbers
+        points = self._padded(points)
+        metric = faiss.METRIC_L2 if distances else faiss.METRIC_INNER_PRODUCT
+        empty = faiss.IndexPQ(self._width, codes, 4, metric)
+        empty.train(_sample(points, by_length=not distances))
+        shares = min(torch.get_num_threads(), math.ceil(len(points) / _SHARD))
+        scanned = []
+        for part in np.array_split(points, shares):
+            coded = faiss.clone_index(empty)
+            coded.add(part)
+            scanned.append(faiss.IndexPQFastScan(coded, _ITEMS_AT_ONCE))
+        self._index = scanned[0]
+        if shares > 1:
+            self._index = faiss.IndexShards(self._width, True, True)  # each in a thread, numbered through
+            for part in scanned:
+                self._index.add_shard(part)
+
+    def best(self, points: Points, n: int) -> NDArray[np.int64]:
+        """The n best rows for each point, nearly in order; −1 fills up."""
+        found: NDArray[np.int64] = self._index.search(self._padded(points), n)[1]
+        return found
+
+    def _padded(self, points: Points) -> Points:
+        missing = self._width - points.shape[1]
+        return np.pad(points, ((0, 0), (0, missing))) if missing else points
+
+
+def _sample(points: Points, by_length: bool) -> Points:
+    """What the codes are learnt from: long vectors have the largest products, so theirs should be exact."""
+    rng = np.random.default_rng(0)
+    if not by_length:
+        return points[rng.integers(len(points), size=_CODES_LEARNT_FROM)]
+    weights = np.square(np.einsum("nd,nd->n", points, points, dtype=np.float64)) + np.finfo(np.float64).tiny
+    return points[rng.choice(len(points), _CODES_LEARNT_FROM, p=weights / weights.sum())]
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as cause:
+        raise ConfigError(
+            "an index of candidates needs faiss; install it with: pip install 'hdccf[index]'"
+        ) from cause
+    return faiss

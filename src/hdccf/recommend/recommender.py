@@ -20,10 +20,9 @@ from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Kind, Model, Scorer, VectorScorer
 from hdccf.recommend import export
-from hdccf.recommend.candidates import Best, Wanted, exact_best
+from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
 from hdccf.recommend.frames import Ids, Lists, Vocabulary, all_events, histories_of, listed, titled
-from hdccf.recommend.index import Index
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.similar import Relation, best_related, relation
 

@@ -11,8 +11,7 @@ from hdccf.evaluation.report import Evaluation
 from hdccf.files import atomic_file
 from hdccf.recommend.lens import GRID, density, estimate
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.run_folder import RunFolder
-from hdccf.recommend.run_summary import data_facts, facts_of, settings_table
+from hdccf.recommend.run_folder import RunFolder, data_facts, facts_of, settings_table
 from hdccf.report.html import document, heading, line_chart, paragraph, section, side_by_side, table
 
 EXAMPLES = (0.25, 0.5, 0.75)

@@ -14,8 +14,7 @@ from fastapi import APIRouter, Query
 from hdccf.errors import DataError
 from hdccf.recommend.lens import Lens, UserNegatives, estimate, negatives_of
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.run_folder import RunFolder
-from hdccf.recommend.run_summary import data_facts, facts_of, runs_beside, settings_table
+from hdccf.recommend.run_folder import RunFolder, data_facts, facts_of, runs_beside, settings_table
 from hdccf.serving.bodies import MAX_TOP
 from hdccf.serving.served import Served
 from hdccf.serving.service import Service, require_known
