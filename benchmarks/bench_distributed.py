@@ -149,8 +149,8 @@ def together(workers: int, store: str, n_steps: dict[str, int], place: str) -> d
     from ray import train
     from ray.train.torch import TorchConfig, TorchTrainer
 
+    from hdccf.config import Cluster
     from hdccf.distributed.driver import connected
-    from hdccf.recommend.run_folder import Cluster
 
     asked = time.time()
     with connected(Cluster(workers=workers), progress=False):

@@ -32,14 +32,13 @@ import numpy as np
 import torch
 
 import hdccf
-from hdccf.config import Settings, TrainingSettings
+from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.data.core import k_core
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import leave_one_out, predefined_split
 from hdccf.models import MODELS
 from hdccf.models.negatives import redrawn
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import StopTraining, fit
 from peers.asked import Asked, recbole_requirements, write_pairs
 from peers.environments import python_with

@@ -12,11 +12,10 @@ import hdccf.kernels.adam_numba
 import hdccf.kernels.embedding_numba
 import hdccf.kernels.negatives_numba
 import hdccf.kernels.pairwise_numba
-from hdccf.config import TrainingSettings
+from hdccf.config import FitOptions, TrainingSettings
 from hdccf.data.split import predefined_split
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models.base import Scorer
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import StopTraining, fit, parse_metric
 
 METRIC = "sampled:ndcg@10"

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hdccf
+from hdccf.config import FitOptions
 from hdccf.console import note
 from hdccf.data.download import cache_home
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.tasks import all_training, open_split, task_of
 from hdccf.models import entry_named
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import StopTraining
 
 RESULTS = Path(__file__).parent.parent / "results"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphs import small_split
-from hdccf.recommend.run_folder import FitOptions
+from hdccf.config import FitOptions
 from hdccf.training.fit import fit, resume
 from hdccf.training.telemetry import OTHER, STAGES, Stopwatch, no_clock, table, timed
 from training import cut_off_after, quick

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 
 from graphs import small_split
 from hdccf import checkpoint
+from hdccf.config import FitOptions
 from hdccf.errors import RunError, TrainingError
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 from hdccf.training.fit import fit, resume
 from training import KINDS, assert_same_runs, cut_off_after, quick
 
@@ -155,7 +156,7 @@ import training
 from graphs import small_split
 from hdccf.errors import HdccfError
 from hdccf.training.optim import Stepper
-from hdccf.recommend.run_folder import FitOptions
+from hdccf.config import FitOptions
 from hdccf.training.fit import fit
 
 step = Stepper.step

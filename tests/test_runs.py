@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from graphs import small_split
+from hdccf.config import FitOptions
 from hdccf.errors import ConfigError, HdccfError, RunError
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.recommender import load_run
-from hdccf.recommend.run_folder import FitOptions, RunFolder, free_folder
+from hdccf.recommend.run_folder import RunFolder, free_folder
 from hdccf.training.fit import fit
 from training import quick
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from graphs import interactions, small_split
-from hdccf.config import Settings
+from hdccf.config import FitOptions, Settings
 from hdccf.console import Interruptible, TrainingDisplay
 from hdccf.data.split import Split, leave_one_out, predefined_split
 from hdccf.errors import ConfigError, TrainingError
@@ -25,7 +25,7 @@ from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.fit import StopTraining, fit, resume
 from hdccf.training.optim import Stepper

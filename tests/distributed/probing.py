@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.config import Settings
+from hdccf.config import FitOptions, Settings
 from hdccf.data.interactions import Interactions
 from hdccf.distributed import gradients
 from hdccf.distributed.group import Group
@@ -21,7 +21,6 @@ from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.models.neumf import NeuMF
 from hdccf.models.svdpp import SVDpp
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
 from hdccf.training.loop import Loop, Validator
 from hdccf.training.state import NullStore

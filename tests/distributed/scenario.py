@@ -20,6 +20,7 @@ from ray.cluster_utils import Cluster
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from graphs import small_split
+from hdccf.config import FitOptions
 from hdccf.data.split import Split
 from hdccf.distributed import answering, driver, worker
 from hdccf.distributed.ranking import ranked_together
@@ -28,7 +29,7 @@ from hdccf.evaluation.evaluating import evaluate
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.recommender import load_run
 from hdccf.recommend.run_folder import Cluster as Workers
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 
 SETTINGS = HDCCF(
     embedding_dim=4, epochs=3, evaluate_every=1, learning_rate=0.02, block_users=10, user_side=0.5

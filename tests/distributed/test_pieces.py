@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from graphs import random_interactions, small_split
 from hdccf.cli import app
+from hdccf.config import Cluster, FitOptions
 from hdccf.data.batches import part_of
 from hdccf.data.graph import Graph
 from hdccf.data.samplers import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
@@ -31,7 +32,6 @@ from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import frozen_candidates
 from hdccf.models import MODELS
 from hdccf.models.factorization import BPR
-from hdccf.recommend.run_folder import Cluster, FitOptions
 
 # -- the store -----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from scenario import PARTS, SETTINGS, world
 from torch import Tensor
 
 from hdccf import checkpoint
+from hdccf.config import FitOptions
 from hdccf.distributed.checkpoints import newest
 from hdccf.distributed.group import Group
 from hdccf.distributed.members import Member
@@ -23,7 +24,7 @@ from hdccf.distributed.store import Store, write_store
 from hdccf.evaluation.evaluating import evaluate
 from hdccf.evaluation.report import Evaluation
 from hdccf.recommend.recommender import load_run
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 from hdccf.training.fit import fit, validator_for
 from training import assert_same_runs
 

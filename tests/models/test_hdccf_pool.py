@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from graphs import random_interactions, small_split
+from hdccf.config import FitOptions
 from hdccf.data.batches import Pool
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import PoolSampler
@@ -17,7 +18,6 @@ from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.models.hdccf.steps import fused_pool, fuses_pool, pool_loss
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import fit
 from training import quick
 

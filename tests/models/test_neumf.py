@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphs import interactions, small_split
+from hdccf.config import FitOptions
 from hdccf.data.batches import PairBatch
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
@@ -16,7 +17,6 @@ from hdccf.kernels import pairwise
 from hdccf.models.base import Model
 from hdccf.models.neumf import GMF, MLP, Branches, NeuMF, build_neumf
 from hdccf.models.pairs import PairModel
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.training.fit import fit, resume
 from hdccf.training.optim import Stepper
 from training import assert_same_runs, cut_off_after

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from graphs import random_interactions, small_split
-from hdccf.config import Settings
+from hdccf.config import FitOptions, Settings
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
 from hdccf.models import MODELS
@@ -18,7 +18,7 @@ from hdccf.models.factorization import BPR, PMF, SSM
 from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.models.pairs import SOURCES, PairModel
 from hdccf.models.settings import PairSettings
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 from hdccf.training.fit import fit, resume
 from training import assert_same_runs, cut_off_after
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.config import Settings, TrainingSettings
+from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, EvaluationError
@@ -19,7 +19,7 @@ from hdccf.files import write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
 from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.run_folder import FitOptions, RunFolder
+from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
 from hdccf.training.state import FolderStore, NullStore, TrainingState

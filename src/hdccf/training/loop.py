@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.config import Settings, TrainingSettings
+from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import Interruptible, TrainingDisplay, note
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.models.base import Model
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
-from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
 from hdccf.training.optim import Rule, Stepper
 from hdccf.training.state import CheckpointStore, TrainingState
