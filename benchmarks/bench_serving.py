@@ -96,7 +96,7 @@ def questions(model: Recommender) -> dict[str, tuple[list[bytes], Callable[[], o
             [request(recommend, {"users": users[k : k + 64], "k": 10}) for k in range(0, 128, 8)],
             lambda: model.recommend(users[:64], k=10),
         ),
-        "somebody new": (
+        "a new user": (
             [request(recommend, {"items": some, "k": 10}) for some in lists],
             lambda: model.recommend_for_items([lists[next(turn) % len(lists)]], k=10),
         ),

@@ -4,7 +4,7 @@
     python benchmarks/bench_top_k.py --quick     an index of 20,000 only, within a minute
     python benchmarks/bench_top_k.py --json      also one JSON object of ratios on the last line
 
-Exact: a user's best ten with what they have had left out, at dimension 64, beside `implicit`'s `recommend`
+Exact: a user's best ten without the history, at dimension 64, beside `implicit`'s `recommend`
 of the same factors and the same seen items, in turns, the shortest of each. These vectors are random, as no
 time depends on their values. Through an index: vectors that ALS learnt from a synthetic world with ten
 interactions an item, compared by dot product and by cosine, and our own of the same world, from the spectrum

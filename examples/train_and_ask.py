@@ -24,11 +24,11 @@ def main() -> None:
     model = hdccf.fit(split, settings, seed=0, out=options.run)
     print(hdccf.evaluate(model, split))
 
-    somebody = split.train.user_ids[0]
-    print(model.recommend([somebody], k=5))
+    user = split.train.user_ids[0]
+    print(model.recommend([user], k=5))
     # Somebody new: nothing is trained again, three films are enough.
     print(model.recommend_for_items([split.train.item_ids.head(3)], k=5))
-    print(model.explain(somebody, k=1).parts)
+    print(model.explain(user, k=1).parts)
 
 
 if __name__ == "__main__":
