@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache, partial
-from importlib import import_module
 from itertools import pairwise, product
 from threading import Barrier
 from typing import Any, TypeVar
@@ -137,8 +136,9 @@ def _installed() -> bool:
 
 
 def _kernels() -> Any:
-    # Not at the top: numba takes half a second to import.
-    return import_module("hdccf.kernels.pairwise_numba")
+    from hdccf.kernels import pairwise_numba  # not at the top: numba takes half a second to import
+
+    return pairwise_numba
 
 
 def modulated_scores(

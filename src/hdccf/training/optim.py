@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -144,8 +143,9 @@ def _chained_rows(gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _kernels() -> Any:
-    # Not at the top: numba takes half a second to import.
-    return import_module("hdccf.kernels.adam_numba")
+    from hdccf.kernels import adam_numba  # not at the top: numba takes half a second to import
+
+    return adam_numba
 
 
 OPTIMIZERS: dict[str, Callable[..., Rule]] = {
