@@ -18,6 +18,7 @@ from torch import Tensor
 from hdccf.data.batches import (
     NO_ITEM,
     Block,
+    History,
     InBatch,
     NegativeColumns,
     PairBatch,
@@ -244,23 +245,8 @@ class HistoryBlockSampler(UserBlocks):
             degrees, starts = items_of.degrees[users], items_of.starts[users]
             uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
             cuts = 1 + (uniform * (degrees - 1)).long().clamp_(max=degrees - 2)
-            rows, entries = expand(starts + cuts, torch.minimum(degrees - cuts, torch.tensor(self.ahead)))
-            place = entries - (starts + cuts)[rows]
-            soon = torch.exp2(-place.to(self.weights.dtype) / self.ahead_half_life)
-            positives = items_of.at(entries)
-            columns, inclusion = block_columns(positives, self.graph.n_items, self.block_items, generator)
-            observed_rows, observed_columns, _ = items_of.within(users, columns)
-            yield Block(
-                users,
-                columns,
-                inclusion,
-                observed_rows,
-                observed_columns,
-                rows,
-                places_in(positives, columns, self.graph.n_items),
-                soon * self.weights[entries],
-                cut_histories(items_of, users, cuts, self.half_life, self.length, self.floor),
-            )
+            history = cut_histories(items_of, users, cuts, self.half_life, self.length, self.floor)
+            yield _block_of_next_items(self, users, starts + cuts, history, generator)
 
 
 @dataclass(frozen=True)
@@ -323,23 +309,7 @@ class WindowBlockSampler(UserBlocks):
         row_users = users[which]
         # The first item after each place, among all pairs.
         after = items_of.starts[row_users] + cuts[which] - self.length + places % self.length + 1
-        left = items_of.starts[row_users + 1] - after
-        rows, entries = expand(after, left.clamp(max=self.ahead))
-        soon = torch.exp2(-(entries - after[rows]).to(self.weights.dtype) / self.ahead_half_life)
-        positives = items_of.at(entries)
-        columns, inclusion = block_columns(positives, self.graph.n_items, self.block_items, generator)
-        observed_rows, observed_columns, _ = items_of.within(row_users, columns)
-        return Block(
-            row_users,
-            columns,
-            inclusion,
-            observed_rows,
-            observed_columns,
-            rows,
-            places_in(positives, columns, self.graph.n_items),
-            soon * self.weights[entries],
-            Windows(windows, places),
-        )
+        return _block_of_next_items(self, row_users, after, Windows(windows, places), generator)
 
     def _cuts(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
         """How many items lie before the end of each window: at least a whole window where there is one, and
@@ -348,6 +318,34 @@ class WindowBlockSampler(UserBlocks):
         least = most.clamp(max=self.length)
         uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
         return least + (uniform * (most - least + 1)).long().clamp_(max=most - least)
+
+
+def _block_of_next_items(
+    sampler: HistoryBlockSampler | WindowBlockSampler,
+    users: Int64[Tensor, " r"],
+    after: Int64[Tensor, " r"],
+    history: History | Windows,
+    generator: torch.Generator,
+) -> Block:
+    """Rows whose positives are the `ahead` pairs from the entry `after` on, the later ones with less weight."""
+    graph, items_of = sampler.graph, sampler.graph.items_of
+    left = items_of.starts[users + 1] - after
+    rows, entries = expand(after, left.clamp(max=sampler.ahead))
+    place = (entries - after[rows]).to(sampler.weights.dtype)
+    positives = items_of.at(entries)
+    columns, inclusion = block_columns(positives, graph.n_items, sampler.block_items, generator)
+    observed_rows, observed_columns, _ = items_of.within(users, columns)
+    return Block(
+        users,
+        columns,
+        inclusion,
+        observed_rows,
+        observed_columns,
+        rows,
+        places_in(positives, columns, graph.n_items),
+        torch.exp2(-place / sampler.ahead_half_life) * sampler.weights[entries],
+        history,
+    )
 
 
 # -- columns of a block --------------------------------------------------------------------------------------
