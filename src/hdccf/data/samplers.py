@@ -327,7 +327,7 @@ def _block_of_next_items(
     history: History | Windows,
     generator: torch.Generator,
 ) -> Block:
-    """Rows whose positives are the `ahead` pairs from the entry `after` on, the later ones with less weight."""
+    """Rows whose positives are the `ahead` pairs from entry `after` on, the later ones with less weight."""
     graph, items_of = sampler.graph, sampler.graph.items_of
     left = items_of.starts[users + 1] - after
     rows, entries = expand(after, left.clamp(max=sampler.ahead))
