@@ -266,7 +266,24 @@ class Cluster(Options):
 
 
 class FitOptions(Options):
-    """How to train, as opposed to what: of these only the threads and the device can change the result."""
+    """How to train, as opposed to what; only the threads and the device can change the result.
+
+    Parameters
+    ----------
+    device, threads
+        Where it computes; bits repeat for the same device and number of threads.
+    checkpoint_minutes, checkpoint_epochs
+        How often the training state is saved.
+    tensorboard, profile
+        Whether to write curves for TensorBoard, and seconds by stage.
+    cluster
+        The workers that train together on Ray; none is this process alone.
+
+    Examples
+    --------
+    >>> FitOptions(threads=1, checkpoint_minutes=1.0).threads
+    1
+    """
 
     device: str = "cpu"
     """cpu, or cuda where there is one."""

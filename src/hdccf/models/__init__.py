@@ -146,7 +146,7 @@ MODELS: dict[str, Entry] = {
     "svdpp": Entry(_svdpp, "SVD++: a factorisation whose users also add up the items of their history"),
     "neumf": Entry(_neumf, "a factorisation and a perceptron over pairs in one logit (NeuMF)"),
     "lightgcn": Entry(_lightgcn, "BPR on vectors that are averaged over the graph's neighbours"),
-    "most-popular": Entry(_most_popular, "the items with the most users, for everybody"),
+    "most-popular": Entry(_most_popular, "the items with the most users, for every user"),
     "random": Entry(_random, "a fixed random order for each user; what chance gives"),
 }
 

@@ -1,4 +1,4 @@
-"""Two rules that any model must beat: what everybody takes, and chance. Nothing is trained."""
+"""Two rules that any model must beat: most popular and random. Nothing is trained."""
 
 from typing import ClassVar
 
@@ -14,13 +14,23 @@ from hdccf.models.base import Model, Scorer
 
 
 class MostPopular(Settings):
-    """The items with the most users, for everybody."""
+    """The items with the most users, for every user.
+
+    Examples
+    --------
+    >>> model = hdccf.fit(split, hdccf.MostPopular())  # doctest: +SKIP
+    """
 
     model: ClassVar[str] = "most-popular"
 
 
 class Random(Settings):
-    """A fixed random order of the items for each user."""
+    """A fixed random order of the items for each user: the result of chance.
+
+    Examples
+    --------
+    >>> model = hdccf.fit(split, hdccf.Random())  # doctest: +SKIP
+    """
 
     model: ClassVar[str] = "random"
 

@@ -44,7 +44,28 @@ _TIME_BLIND_FAST: dict[str, Any] = {**_TIME_BLIND, **_SPECTRAL, "temperature": 0
 
 
 class HDCCF(BlockSettings):
-    """Hardness-aware debiased contrastive collaborative filtering (Yang et al., IJCAI 2022)."""
+    """Hardness-aware debiased contrastive collaborative filtering (Yang et al., IJCAI 2022).
+
+    Parameters
+    ----------
+    user_vector, history_encoder, embedding_dim, start
+        How users are represented: free vectors, or made of their history by a sum or by attention.
+    similarity, factors, hidden
+        f(u, i); `modulated` is Eq. 7–8.
+    sampler, negatives, block_users, block_items, batch_size, neighbours
+        How batches and their negatives are drawn.
+    temperature, item_side, user_side, omega_items, omega_users, frequency_correction
+        τ, the weights of both sides, the false-negative rates ω⁺, and β.
+    user_user_weight, item_item_weight
+        λ_u and λ_i of the auxiliary losses.
+
+    `hdccf models hdccf` lists every setting with its default.
+
+    Examples
+    --------
+    >>> HDCCF(temperature=0.15, sampler="block").temperature
+    0.15
+    """
 
     # Blocks make steps so cheap that an epoch is short, hence more of them between looks, and larger steps.
     epochs: int = Field(default=120, ge=1)
