@@ -100,8 +100,8 @@ def on_the_wire() -> int:
 
 def measure_worker(config: dict[str, Any]) -> dict[str, Any]:
     """What each worker runs: all models, step by step."""
-    from hdccf.distributed.group import Group
-    from hdccf.distributed.members import Member
+    from hdccf.distributed.graph import Member
+    from hdccf.distributed.process_group import Group
     from hdccf.distributed.store import Store
 
     began = time.time()

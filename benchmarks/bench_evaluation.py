@@ -37,7 +37,7 @@ from torch import Tensor
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split, leave_one_out
 from hdccf.evaluation import Ranker, evaluate, metrics, ranking
-from hdccf.evaluation.questions import Questions
+from hdccf.evaluation.candidates import Questions
 
 KS = (10, 50)
 DIM = 64

@@ -10,11 +10,11 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
-from hdccf.distributed import gradients
-from hdccf.distributed.group import Group
-from hdccf.distributed.members import Member
+from hdccf.distributed import process_group as group_module
+from hdccf.distributed.graph import Member
+from hdccf.distributed.process_group import Group
 from hdccf.distributed.store import Store
-from hdccf.distributed.validation import DistributedValidator
+from hdccf.distributed.worker import DistributedValidator
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR, PMF, SSM
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
@@ -198,7 +198,7 @@ def probe(config: dict[str, Any]) -> dict[str, Any]:
     """What a worker runs: all cases over its part of the store. The first one writes them down."""
     torch.set_num_threads(1)
     # Small tables go out by rows too, so that both ways are taken.
-    gradients._LEAST_ROWS = config["least_rows"]
+    group_module._LEAST_ROWS = config["least_rows"]
     group = Group()
     member = Member(Store(config["store"]), group)
     train = member.pairs()

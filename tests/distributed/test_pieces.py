@@ -1,4 +1,4 @@
-"""The parts of a process group's training that need no second process: the store, checkpoints, parts, and words."""
+"""What needs no second process: the store, parts of batches, gradients, checkpoints, log lines, refusals."""
 
 import io
 import json
@@ -23,9 +23,9 @@ from hdccf.data.graph import Graph
 from hdccf.data.samplers import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
 from hdccf.data.split import leave_one_out
 from hdccf.distributed import driver
-from hdccf.distributed.checkpoints import newest, seal
-from hdccf.distributed.gradients import all_reduce_gradients
-from hdccf.distributed.reporting import Voices, describe
+from hdccf.distributed.checkpoint_store import newest, seal
+from hdccf.distributed.driver import Voices, describe
+from hdccf.distributed.process_group import all_reduce_gradients
 from hdccf.distributed.store import Store, Stretch, write_store
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import frozen_candidates
@@ -176,7 +176,7 @@ def test_gradients_add_up_whichever_way_they_go(
     touched: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a table, a vector and a number. A member without one adds nothing; where all are, they stay so."""
-    monkeypatch.setattr("hdccf.distributed.gradients._LEAST_ROWS", 2)
+    monkeypatch.setattr("hdccf.distributed.process_group._LEAST_ROWS", 2)
     rows: dict[str, list[list[int]]] = {
         "same": [[3, 5]] * 3,
         "apart": [[1], [4, 6], [9]],

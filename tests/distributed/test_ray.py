@@ -16,12 +16,11 @@ from scenario import PARTS, SETTINGS, world
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.distributed.checkpoints import newest
-from hdccf.distributed.group import Group
-from hdccf.distributed.members import Member
+from hdccf.distributed.checkpoint_store import newest
+from hdccf.distributed.graph import Member
+from hdccf.distributed.process_group import Group
 from hdccf.distributed.store import Store, write_store
-from hdccf.evaluation.evaluating import evaluate
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.evaluation import Evaluation, evaluate
 from hdccf.recommend.recommender import load_run
 from hdccf.recommend.run_folder import FitOptions, RunFolder
 from hdccf.training.fit import fit, validator_for

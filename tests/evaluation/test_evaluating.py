@@ -14,7 +14,7 @@ import hdccf
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Ranker, metrics
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.evaluation import Evaluation
 
 
 def scorer_of(split: Split, seed: int = 0) -> Dot:

@@ -7,8 +7,7 @@ import pytest
 from ranking_oracles import split_of
 
 from hdccf.errors import EvaluationError
-from hdccf.evaluation.groups import item_groups, user_groups
-from hdccf.evaluation.lists import ListMetrics, Shares, coverage, gini, list_means
+from hdccf.evaluation.metrics import ListMetrics, Shares, coverage, gini, item_groups, list_means, user_groups
 
 # Item 0 has four users, 1 two, 2 and 3 one each, 4 none.
 TRAIN = split_of([[(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 2), (0, 3)], [], []], 4, 5).train

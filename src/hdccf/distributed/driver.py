@@ -1,6 +1,8 @@
-"""Starts the workers, waits for them, and puts what they have learnt into the run's folder."""
+"""Starts Ray Train workers, waits for them, and copies the result into the run's folder."""
 
+import io
 import os
+import re
 import shutil
 import signal
 import sys
@@ -8,14 +10,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
+from ray.train import UserCallback
 
 from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.split import Split
-from hdccf.distributed.checkpoints import BEST, METRICS, STATE, fetched, newest
+from hdccf.distributed.checkpoint_store import BEST, METRICS, STATE, fetched, newest
 from hdccf.distributed.store import Store, write_store
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.files import write_json
@@ -117,7 +120,6 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
     from ray.exceptions import RayActorError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from hdccf.distributed.reporting import Reporter
     from hdccf.distributed.worker import run_worker
 
     place, gpu = storage_of(run, cluster), run.options.device != "cpu"
@@ -231,8 +233,6 @@ def connected(cluster: Cluster, *, progress: bool) -> Iterator[None]:
             f"no Ray cluster answers at {cluster.address!r} ({_one_line(cause)}); "
             "start one with: ray start --head"
         ) from cause
-    from hdccf.distributed.reporting import Voices
-
     with redirect_stderr(Voices(sys.stderr)), redirect_stdout(Voices(sys.stdout)):
         try:
             yield
@@ -270,3 +270,60 @@ def _next_attempt(place: str) -> str:
 
 def _one_line(cause: BaseException) -> str:
     return " ".join(str(cause).split())[:300]
+
+
+_OF_A_PROCESS = re.compile(r"^(?:\x1b\[\d+m)?\([^)]*pid=[^)]*\)(?:\x1b\[0m)? ?(.*)$", re.DOTALL)
+_OWN = ("epoch ", "note: ", "hdccf: ")
+
+
+class Voices(io.TextIOBase):
+    """Lets the training's own lines through as one process would write them, and drops Ray's about itself.
+
+    Ray marks the lines that its processes write; what it says of its own parts is in its log files.
+    """
+
+    def __init__(self, real: TextIO) -> None:
+        self.real = real
+        self._line_is_done = False
+
+    def write(self, text: str) -> int:
+        if text == "\n" and self._line_is_done:
+            self._line_is_done = False  # print gives the end of a line by itself
+            return 1
+        found = _OF_A_PROCESS.match(text)
+        if found is None:
+            self.real.write(text)
+        elif found[1].startswith(_OWN):
+            self.real.write(found[1].rstrip("\n") + "\n")
+        self._line_is_done = found is not None and not text.endswith("\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self.real.flush()
+
+
+class Reporter(UserCallback):  # type: ignore[misc]
+    """Runs in Ray's controller, whose words reach the driver's standard error."""
+
+    def __init__(self, workers: int, timeout: float) -> None:
+        self.workers, self.timeout = workers, timeout
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        sys.stderr.write(f"hdccf: {describe(worker_exceptions, self.workers, self.timeout)}\n")
+        sys.stderr.flush()
+
+
+def describe(failures: dict[int, Exception], workers: int, timeout: float) -> str:
+    """Which worker died or hangs, as far as the others can tell."""
+    texts = {rank: " ".join(str(failure).split()) for rank, failure in failures.items()}
+    silent = sorted(set(range(workers)) - set(failures))
+    dead = [rank for rank, text in texts.items() if "died" in text or "ActorDiedError" in text]
+    if dead:
+        what = f"worker {dead[0]} of {workers} died"
+    elif silent and any("imed out" in text for text in texts.values()):
+        named = ", ".join(map(str, silent))
+        what = f"worker {named} of {workers} hangs: it has not answered the others for {timeout:g} s"
+    else:
+        rank = min(texts)
+        what = f"worker {rank} of {workers} failed: {texts[rank][:300]}"
+    return f"{what}; going on from the last checkpoint"

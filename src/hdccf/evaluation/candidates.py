@@ -1,12 +1,14 @@
-"""The negatives of sampled ranking: drawn once from a seed, frozen on disk, the same for every model.
+"""Evaluation queries (users, held-out and excluded items) and the frozen negatives of sampled ranking.
 
-They come from what the user never touched in any part, without repeats, uniformly or by popularity: drawing
-and throwing away what does not count is exactly drawing from what does. Users who touched almost everything
-would make that slow; they are drawn from an explicit list of what is left, with the same probabilities.
+Negatives are items that the user has in no part of the split, without repeats, uniform or by popularity. They
+are drawn once from a seed and cached on disk, so that every model is ranked against the same ones.
+Rejection sampling draws exactly from what remains; users with few items left are drawn from an explicit list,
+with the same probabilities.
 """
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,101 @@ from numpy.typing import NDArray
 
 from hdccf.console import note
 from hdccf.data.download import cache_home
-from hdccf.data.interactions import Interactions, stable_order
+from hdccf.data.interactions import Adjacency, Interactions, stable_order
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
-from hdccf.evaluation.questions import PARTS, IndexArray
 from hdccf.files import atomic_file
+
+PARTS = ("validation", "test")
+
+IndexArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Questions:
+    """Build it with `ask`."""
+
+    split: Split
+    part: str
+    users: IndexArray
+    """Those who have held-out items: the ones with the most first, then ascending."""
+    starts: IndexArray
+    """The held-out items of `users[k]` are `items[starts[k]:starts[k + 1]]`."""
+    items: IndexArray
+    answered: tuple[Adjacency, ...]
+    """Where the items that leave the full ranking stand: training, and for test validation too."""
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @cached_property
+    def held_out(self) -> IndexArray:
+        """How many held-out items each user has."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def excluded(self) -> IndexArray:
+        """How many items of each user leave the full ranking."""
+        counts = np.zeros(len(self), np.int64)
+        for source in self.answered:
+            counts += source.degrees[self.users]
+        return counts
+
+    def excluded_cells(self, start: int, stop: int) -> IndexArray:
+        """The cells of a block of users, numbered row by row, that leave the full ranking."""
+        users = self.users[start:stop]
+        bounds = [(source.starts[users], source.starts[users + 1]) for source in self.answered]
+        items = [
+            _rows_of(source, users, first, last)
+            for source, (first, last) in zip(self.answered, bounds, strict=True)
+        ]
+        cells = np.concatenate(items, dtype=np.int64)
+        row_starts = np.arange(len(users)) * self.split.n_items
+        cells += np.repeat(
+            np.tile(row_starts, len(bounds)), np.concatenate([last - first for first, last in bounds])
+        )
+        return cells
+
+
+def ask(split: Split, part: str) -> Questions:
+    """The questions that `part` of `split` poses."""
+    if part not in PARTS:
+        raise EvaluationError(f"part={part!r} cannot be evaluated; choose one of {list(PARTS)}")
+    held_out = split.part(part)
+    if not len(held_out):
+        raise EvaluationError(
+            f"the {part} part of this {split.method} split is empty, so there is nothing to evaluate; "
+            "use a split that holds interactions out"
+        )
+    starts = held_out.by_user.starts
+    counts = np.diff(starts)
+    users = np.flatnonzero(counts)
+    if counts[users].max() > 1:
+        users = users[np.argsort(-counts[users], kind="stable")]
+    asked = _rows_of(held_out.by_user, users, starts[users], starts[users + 1]).astype(np.int64)
+    # A test question comes after validation: what the user was seen to take then is no candidate any more. A
+    # validation question must leave test items in: taking them out would tell the model what comes later.
+    answered = (
+        (split.train.by_user,) if part == "validation" else (split.train.by_user, split.validation.by_user)
+    )
+    asked_starts = np.concatenate(([0], np.cumsum(counts[users])))
+    return Questions(split, part, users.astype(np.int64), asked_starts, asked, answered)
+
+
+def _rows_of(source: Adjacency, users: IndexArray, first: IndexArray, last: IndexArray) -> NDArray[np.int32]:
+    """The neighbours of several users, one after another."""
+    if not len(users):
+        return source.neighbours[:0]
+    if users[-1] - users[0] == len(users) - 1 and np.all(users[1:] > users[:-1]):
+        return source.neighbours[first[0] : last[-1]]  # consecutive users: a slice, which costs nothing
+    lengths = last - first
+    ends = np.cumsum(lengths)
+    # Counting from each user's first entry: positions since the user began, plus where the user's entries
+    # are.
+    positions = np.arange(ends[-1], dtype=np.int64) + np.repeat(first - (ends - lengths), lengths)
+    gathered: NDArray[np.int32] = source.neighbours[positions]
+    return gathered
+
 
 WEIGHTINGS = ("uniform", "popularity")
 

@@ -1,6 +1,7 @@
-"""Accuracy: each metric is its expectation over the random orders of tied candidates, in closed form.
+"""Ranking metrics: accuracy, beyond-accuracy metrics of top-k lists, and groups of users and items.
 
-The notation of the formulas below, for one held-out item of a user who has R of them:
+Each accuracy metric is its expectation over the random orders of tied candidates, in closed form. The
+notation of the formulas below, for one held-out item of a user who has R of them:
 
     G   candidates that score strictly more          T   candidates that score the same, itself included
     A   held-out items among the G                   m   held-out items among the T
@@ -8,6 +9,15 @@ The notation of the formulas below, for one held-out item of a user who has R of
 The T tied candidates take the ranks G + 1 … G + T, and every order of them is equally likely. So each of them
 has each of these ranks with probability 1/T, and a sum over the ranks up to K is a difference of two sums
 from a table. Only what depends on the *first* hit (HR, MRR) looks at several held-out items at once.
+
+    coverage@K          share of the items that are in at least one list of K
+    gini@K              inequality of how often items are listed: 0 all equally, towards 1 a few take all
+    popularity@K        training interactions of a listed item, averaged over a list and then over users
+    novelty@K           −log₂(share of users who have a listed item in training), averaged likewise, in bits
+    similarity@K        cosine of two items of a list, averaged over its pairs and then over users
+
+Items are represented by the users who have them in training, or by given vectors. An item without training
+interactions counts as having one, or its novelty would be infinite.
 """
 
 import re
@@ -18,7 +28,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
+from hdccf.data.interactions import Interactions
 from hdccf.errors import EvaluationError
 
 IndexArray = NDArray[np.int64]
@@ -253,3 +265,176 @@ def _among_the_relevant(starts: IndexArray, scores: NDArray[Any]) -> tuple[Index
     above[order] = run_starts[run_of] - starts[user[order]]
     tied[order] = np.diff(np.append(run_starts, len(order)))[run_of]
     return above, tied
+
+
+Lists = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class ListMetrics:
+    """Figures of lists of recommended items; −1 in a list stands for no item."""
+
+    train: Interactions
+    vectors: NDArray[np.floating] | None = None
+    """An item's row each; without them, the users who have an item in training."""
+
+    def __post_init__(self) -> None:
+        if self.vectors is not None and (self.vectors.ndim != 2 or len(self.vectors) != self.train.n_items):
+            raise EvaluationError(
+                f"item_vectors has the shape {self.vectors.shape}; give one row for each of "
+                f"{self.train.n_items} items"
+            )
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Training interactions of each item."""
+        return self.train.by_item.degrees
+
+    @cached_property
+    def bits(self) -> Values:
+        """The self-information of each item."""
+        return -np.log2(np.maximum(self.counts, 1) / max(self.train.n_users, 1))
+
+    @cached_property
+    def directions(self) -> sparse.csr_array:
+        """Items × features, each row of length one or nothing."""
+        if self.vectors is None:
+            rows = self.train.matrix.T.tocsr().astype(np.float64)
+        else:
+            rows = sparse.csr_array(self.vectors.astype(np.float64))
+        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
+        scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        directions = sparse.csr_array(sparse.diags_array(scale) @ rows)
+        directions.eliminate_zeros()  # so that a row has entries exactly if it has a length
+        return directions
+
+    def shown(self, lists: Lists) -> NDArray[np.int64]:
+        """How often each item is listed."""
+        # Moved up by one, "no item" is counted as number 0 and dropped.
+        return np.bincount(lists.ravel() + 1, minlength=self.train.n_items + 1)[1:]
+
+    def similarity(self, lists: Lists) -> Values:
+        """(‖Σ_i x_i‖² − Σ_i ‖x_i‖²)/(n(n − 1)) of the directions x_i: the mean over pairs without pairs.
+
+        NaN for a list of fewer than two items.
+        """
+        real = lists >= 0
+        sizes = real.sum(1)
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        members = sparse.csr_array(
+            (np.ones(starts[-1]), lists[real], starts), shape=(len(lists), self.train.n_items)
+        )
+        sums = members @ self.directions
+        squared = np.asarray(sums.multiply(sums).sum(1)).ravel()
+        own = members @ (np.diff(self.directions.indptr) > 0).astype(np.float64)
+        pairs = sizes * (sizes - 1.0)
+        means: Values = np.divide(squared - own, pairs, out=np.full(len(lists), np.nan), where=pairs > 0)
+        return means
+
+
+def coverage(shown: NDArray[np.int64]) -> float:
+    """The share of items that are shown at all."""
+    return float(np.count_nonzero(shown) / max(len(shown), 1))
+
+
+def gini(shown: NDArray[np.int64]) -> float:
+    """Σ_k (2k − n − 1)·x_k / (n·Σ x), x ascending; 0 where nothing is shown."""
+    ascending = np.sort(shown)
+    n, total = len(ascending), ascending.sum()
+    if not total:
+        return 0.0
+    return float((2 * np.arange(1, n + 1) - n - 1) @ ascending / (n * total))
+
+
+def list_means(of_item: NDArray[np.number], lists: Lists) -> Values:
+    """The mean of an item's figure over each list; NaN for an empty one."""
+    values = of_item[lists]
+    if lists.size and lists.min() >= 0:
+        return np.asarray(values.mean(1), np.float64)
+    real = lists >= 0
+    sizes = real.sum(1)
+    sums = np.where(real, values, 0).sum(1)
+    means: Values = np.divide(sums, sizes, out=np.full(len(lists), np.nan), where=sizes > 0)
+    return means
+
+
+class Shares:
+    """What each group of items takes of each list."""
+
+    def __init__(self, lists: Lists, which: NDArray[np.int64], n_groups: int) -> None:
+        self.shape = (len(lists), n_groups)
+        self._items = lists.ravel()
+        rows = np.repeat(np.arange(len(lists)), lists.shape[1])
+        if self._items.size and self._items.min() < 0:
+            real = self._items >= 0
+            self._items, rows = self._items[real], rows[real]
+        self._cells = rows * n_groups + which[self._items]
+        self._sizes = np.bincount(self._cells, minlength=len(lists) * n_groups)
+
+    def means(self, of_item: NDArray[np.number]) -> Values:
+        """The mean of an item's figure: a row for each list, a column for each group, NaN for no items."""
+        sums = np.bincount(self._cells, weights=of_item[self._items], minlength=len(self._sizes))
+        means: Values = np.divide(sums, self._sizes, out=np.full(len(sums), np.nan), where=self._sizes > 0)
+        return means.reshape(self.shape)
+
+
+USER_GROUPS = ("light", "medium", "heavy")
+ITEM_GROUPS = ("tail", "middle", "head")
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Who belongs to which group; groups that nobody belongs to are not there."""
+
+    names: tuple[str, ...]
+    ranges: tuple[tuple[int, int], ...]
+    """The least and the most training interactions of each group."""
+    which: IndexArray
+    """Of each user or item the number of its group."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def sizes(self) -> IndexArray:
+        return np.bincount(self.which, minlength=len(self))
+
+    def means(self, values: Values, which: IndexArray | None = None) -> dict[str, float]:
+        """The mean of each group's values, NaN left out; groups without a value are not there.
+
+        `which` says whose values they are where there is not one for each user or item.
+        """
+        which = self.which if which is None else which
+        known = ~np.isnan(values)
+        if not known.all():
+            values, which = values[known], which[known]
+        counts = np.bincount(which, minlength=len(self))
+        sums = np.bincount(which, weights=values, minlength=len(self))
+        return {
+            name: float(total / count)
+            for name, total, count in zip(self.names, sums, counts, strict=True)
+            if count
+        }
+
+
+def user_groups(activity: IndexArray) -> Groups:
+    """Thirds of the users by their training interactions; users with equally many stay together."""
+    ascending = np.sort(activity)
+    return _cut(activity, [ascending[len(ascending) * third // 3] for third in (1, 2)], USER_GROUPS)
+
+
+def item_groups(popularity: IndexArray) -> Groups:
+    """Tail, middle and head, each with about a third of the training interactions: the head is few items."""
+    ascending = np.sort(popularity)
+    cumulated = np.cumsum(ascending)
+    places = np.searchsorted(cumulated, [cumulated[-1] / 3, 2 * cumulated[-1] / 3], side="right")
+    return _cut(popularity, [ascending[min(place, len(ascending) - 1)] for place in places], ITEM_GROUPS)
+
+
+def _cut(values: IndexArray, limits: list[np.int64], names: tuple[str, ...]) -> Groups:
+    """Below the first limit, from there to below the second, and the rest."""
+    thirds = np.searchsorted(np.array(limits), values, side="right")
+    present, which = np.unique(thirds, return_inverse=True)
+    inside = [values[thirds == third] for third in present]
+    ranges = tuple((int(some.min()), int(some.max())) for some in inside)
+    return Groups(tuple(names[third] for third in present), ranges, which)

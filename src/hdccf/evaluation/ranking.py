@@ -1,7 +1,7 @@
-"""The one rank function, and the `Ranker` that asks a model, sampled or among all items.
+"""Sampled and full ranking of held-out items through one rank function.
 
-A rank is kept as two counts, how many candidates score strictly more and how many score the same. Metrics
-take their expectation over the random orders of the tied candidates from these; nothing is sorted.
+A rank is two counts: how many candidates score strictly more, and how many score the same. Metrics take their
+expectation over the random orders of tied candidates from these; nothing is sorted.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,10 +22,8 @@ from hdccf.console import progress_bar
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
-from hdccf.evaluation.candidates import CACHE, Candidates, frozen_candidates
+from hdccf.evaluation.candidates import CACHE, Candidates, IndexArray, Questions, ask, frozen_candidates
 from hdccf.evaluation.metrics import Places
-from hdccf.evaluation.questions import IndexArray, Questions, ask
-from hdccf.evaluation.scorers import scorer_for
 from hdccf.evaluation.topk import Scores, top_items
 from hdccf.models.base import Scorer
 
@@ -279,3 +278,60 @@ def check_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:
         given = unknown[0] if unknown else protocols
         raise EvaluationError(f"protocol={given!r} is unknown; choose from {list(PROTOCOLS)}")
     return tuple(dict.fromkeys(protocols))
+
+
+class Extended:
+    """Gives an unknown user the same score for everything, and an unknown item the lowest score there is.
+
+    So an unknown user counts with what a random order would reach, an unknown item comes after all known
+    ones, and every model is judged on the same users.
+    """
+
+    def __init__(self, scorer: Scorer, n_users: int, n_items: int) -> None:
+        self._known = scorer
+        self.n_users = n_users
+        self.n_items = n_items
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        items = torch.arange(self.n_items) if items is None else items
+        known_users, known_items = users < self._known.n_users, items < self._known.n_items
+        if not known_users.any() or not known_items.any():
+            return torch.zeros(len(users), len(items))
+        scored = self._known.score_block(users[known_users], items[known_items])
+        scores = torch.full((len(users), len(items)), torch.finfo(scored.dtype).min, dtype=scored.dtype)
+        scores[known_users.nonzero(), known_items.nonzero().T] = scored
+        scores[~known_users] = 0
+        return scores
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        known_users, known_items = users < self._known.n_users, items < self._known.n_items
+        if not known_users.any():
+            return torch.zeros(items.shape)
+        # An unknown item is looked up as item 0, and its score then replaced.
+        asked = torch.where(known_items, items, 0)[known_users]
+        scored = self._known.score_rows(users[known_users], asked)
+        scores = torch.zeros(items.shape, dtype=scored.dtype)
+        scores[known_users] = scored.masked_fill(~known_items[known_users], torch.finfo(scored.dtype).min)
+        return scores
+
+
+def scorer_for(scorer: Scorer, split: Split) -> Scorer:
+    """`scorer` as `split` can ask it: refused if made with other data, extended if it knows less."""
+    own = getattr(scorer, "split", None)
+    if isinstance(own, Split) and own is not split and own.fingerprint != split.fingerprint:
+        raise EvaluationError(
+            f"the model was trained on the split {own.fingerprint}, but is asked about {split.fingerprint}: "
+            "its ids mean something else there; evaluate it on its own split"
+        )
+    if scorer.n_users > split.n_users or scorer.n_items > split.n_items:
+        raise EvaluationError(
+            f"the model knows {scorer.n_users} users and {scorer.n_items} items, the split only "
+            f"{split.n_users} and "
+            f"{split.n_items}, so they were not made from the same data; use the split that the model "
+            "was trained on"
+        )
+    if scorer.n_users == split.n_users and scorer.n_items == split.n_items:
+        return scorer
+    return Extended(scorer, split.n_users, split.n_items)

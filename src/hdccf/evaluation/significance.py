@@ -1,4 +1,4 @@
-"""Whether a difference is more than luck: paired tests over users, intervals, and many tests at once."""
+"""Paired significance tests over users, bootstrap intervals and Holm's correction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,8 @@ from hdccf.config import Settings
 from hdccf.data.describe import describe
 from hdccf.data.split import PARTS, Split
 from hdccf.errors import HdccfError
-from hdccf.evaluation.kept import FOLDER
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.compare import FOLDER
+from hdccf.evaluation.evaluation import Evaluation
 from hdccf.recommend.run_folder import RunFolder
 
 MOST_RUNS = 50

@@ -7,11 +7,10 @@ and what is measured from the samplers, weights and losses that training uses. `
 from hdccf.console import track
 from hdccf.errors import ConfigError
 from hdccf.verify.bound import check_bound
-from hdccf.verify.convergence import check_loss
 from hdccf.verify.gradients import check_gradients
 from hdccf.verify.propositions import check_propositions
 from hdccf.verify.report import Curve, Finding, Report
-from hdccf.verify.theorem import check_scores
+from hdccf.verify.theorem import check_loss, check_scores
 
 __all__ = ["Curve", "Finding", "Report", "verify"]
 

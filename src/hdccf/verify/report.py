@@ -1,13 +1,22 @@
-"""What a check found: a claim, what the paper predicts, what was measured, and whether that agrees."""
+"""Findings of the checks, the statistics behind them, and their output as table, JSON and figure."""
 
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from scipy.stats import chi2
+from scipy.stats import t as student
+
+from hdccf.errors import ConfigError
+from hdccf.files import atomic_file
 
 Verdict = Literal["holds", "fails", "not checked"]
 _STYLE = {"holds": "green", "fails": "bold red", "not checked": "dim"}
@@ -174,3 +183,69 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [_finite(inner) for inner in value]
     return value
+
+
+LEVEL = 0.999
+"""A right implementation fails a statistical claim once in a thousand seeds."""
+
+Floats = NDArray[np.float64]
+
+
+def mean_interval(values: Floats, around: Floats | None = None) -> tuple[float, tuple[float, float]]:
+    """The mean of independent values and Student's interval of it.
+
+    `around` are expectations, one for each value, where these differ: the spread is that of the differences.
+    """
+    deviations = values if around is None else values - around
+    error = deviations.std(ddof=1) / np.sqrt(len(values))
+    spread = float(student.ppf((1 + LEVEL) / 2, len(values) - 1) * error)
+    mean = float(values.mean())
+    return mean, (mean - spread, mean + spread)
+
+
+def global_test(deviations: Floats) -> tuple[float, tuple[float, float]]:
+    """One test of all cells at once: do the means over independent repetitions vanish in every column?
+
+    `deviations` is repetitions × cells, measured less predicted. If the prediction is right, the squared
+    length of the columns' sums is a weighted sum of squares of normal numbers, however the cells are
+    correlated. Its mean Σ_r ‖x_r‖² and variance 2·Σ_{r≠s} (x_r·x_s)² are in the products of repetitions, and
+    a multiple of a chi-square with this mean and variance stands for it (Box 1954). Gives the squared length
+    over its mean, 1 in expectation, and where it must lie.
+    """
+    products = deviations @ deviations.T
+    mean = float(np.trace(products))
+    if mean == 0:
+        return 1.0, (1.0, 1.0)
+    variance = 2 * float((products**2).sum() - (np.diag(products) ** 2).sum())
+    freedom = 2 * mean**2 / variance
+    low, high = (float(chi2.ppf(tail, freedom)) / freedom for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(products.sum()) / mean, (low, high)
+
+
+def refuse_figure(path: Path, parts: tuple[str, ...]) -> None:
+    """Says before a minute's work, not after it, that there will be no image."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--figure needs matplotlib, which is not installed; pip install matplotlib")
+    if path.exists():
+        raise ConfigError(f"{path} exists and is not overwritten; give another name")
+    if "convergence" not in parts:
+        raise ConfigError("--figure draws the part convergence; name it in --only, or leave --only out")
+
+
+def draw(curves: list[Curve], path: Path) -> None:
+    """Each estimator's loss less the ideal loss, over the size of the world."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for curve in curves:
+        spread = [(high - low) / 2 for low, high in curve.intervals]
+        axes.errorbar(curve.sizes, curve.gaps, yerr=spread, marker="o", capsize=3, label=curve.name)
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(curves[0].sizes, [str(size) for size in curves[0].sizes])
+    axes.set_xlabel("users = items; negatives and positives grow in proportion")
+    axes.set_ylabel("loss − ideal loss")
+    axes.legend()
+    with atomic_file(path, overwrite=False) as part:
+        figure.savefig(part, format=path.suffix.lstrip(".") or "png", dpi=120)

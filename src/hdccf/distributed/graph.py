@@ -1,20 +1,24 @@
-"""The training graph of a process group: each member has the pairs of some users and of some items, none has all.
+"""The training graph sharded over a process group: each process has the pairs of some users and some items.
 
-Every member knows how many pairs each user and each item has, which is a number a node. For the rest they
-ask each other: all ask the same question at the same time, whoever has the answer gives it, and all get it.
-So a batch is drawn as one process draws it, number by number, and every member ends with the whole batch.
+Every process knows all degrees. For the rest the processes ask each other collectively: all send the same
+query, the owner answers, and all receive the answer. So a batch is drawn as one process draws it, number by
+number, and every process ends with the whole batch.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from hdccf.data.graph import Along, Graph, Neighbours, expand
 from hdccf.data.interactions import Interactions
-from hdccf.distributed.group import Group
+from hdccf.data.split import Split
+from hdccf.distributed.process_group import Group
+from hdccf.distributed.store import Store, Stretch
 
 _PURPOSE = "batches"
 
@@ -184,3 +188,36 @@ def _asked(own: Tensor, entries: Int64[Tensor, "*n"], first: int, group: Group) 
     found = torch.zeros(len(flat), dtype=kind)
     found[mine] = own[flat[mine] - first].to(kind)
     return group.reduced(found, _PURPOSE).to(own.dtype).reshape(entries.shape)
+
+
+class Member:
+    """A worker's part of a store."""
+
+    def __init__(self, store: Store, group: Group) -> None:
+        self.store, self.group = store, group
+        self.users: Stretch = store.stretches("user", group.size)[group.rank]
+        self.items: Stretch = store.stretches("item", group.size)[group.rank]
+        self.split: Split = store.split_of(self.users)
+        """Of the own users, who are numbered from 0."""
+
+    def pairs(self) -> SpreadPairs:
+        """The own users' training pairs under the numbers of all, with the graph of all."""
+        own, store = self.split.train, self.store
+        items_of = self._direction(store.user_degrees, own.items, store.n_items, self.users)
+        users_of = self._direction(store.item_degrees, store.users_of(self.items), store.n_users, self.items)
+        return SpreadPairs(
+            users=own.users + np.int32(self.users.first),
+            items=own.items,
+            times=own.times,
+            counts=own.counts,
+            user_ids=pl.int_range(store.n_users, dtype=pl.Int32, eager=True),
+            item_ids=own.item_ids,
+            graph=SpreadGraph(items_of, users_of),
+        )
+
+    def _direction(
+        self, degrees: np.ndarray, flat: np.ndarray, n_columns: int, own: Stretch
+    ) -> SpreadNeighbours:
+        starts = torch.from_numpy(np.concatenate(([0], np.cumsum(degrees))).astype(np.int64))
+        neighbours = torch.from_numpy(flat.astype(np.int64))
+        return SpreadNeighbours(starts, neighbours, n_columns, own.first, own.last, self.group)
