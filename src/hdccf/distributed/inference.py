@@ -26,7 +26,7 @@ from hdccf.distributed.worker import slice_of
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import Candidates
 from hdccf.evaluation.evaluation import Rank
-from hdccf.evaluation.metrics import Places
+from hdccf.evaluation.metrics import Ranks
 from hdccf.evaluation.ranking import Ranker, Ranking
 from hdccf.models import entry_named
 from hdccf.recommend import export
@@ -169,7 +169,7 @@ _COUNTS = ("above", "tied", "relevant_above", "relevant_tied")
 
 
 class RankingSome(Some):
-    """The places of some users' held-out items, and their best items where lists are asked for."""
+    """The ranks of some users' held-out items, and their best items where lists are asked for."""
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
@@ -186,11 +186,11 @@ class RankingSome(Some):
             first_user=users.first,
         )
         ranking = ranker.rank(found, asked["protocol"], top=asked["top"])
-        questions, places = ranker.questions, ranking.places
-        counts = {name: getattr(places, name) for name in _COUNTS}
-        who = np.repeat(questions.users + users.first, questions.held_out)
-        lists = ranking.lists if ranking.lists is not None else np.zeros((len(questions), 0), np.int32)
-        return _table(who, counts, lists[np.repeat(np.arange(len(questions)), questions.held_out)])
+        queries, ranks = ranker.queries, ranking.ranks
+        counts = {name: getattr(ranks, name) for name in _COUNTS}
+        who = np.repeat(queries.users + users.first, queries.held_out)
+        lists = ranking.lists if ranking.lists is not None else np.zeros((len(queries), 0), np.int32)
+        return _table(who, counts, lists[np.repeat(np.arange(len(queries)), queries.held_out)])
 
 
 def _table(users: Any, counts: dict[str, Any], lists: Any) -> pa.Table:
@@ -212,7 +212,7 @@ def ranked_together(run: RunFolder, cluster: Cluster, memory: int) -> Iterator[R
         def rank(ranker: Ranker, protocol: str, top: int) -> Ranking:
             some = stretches(store, cluster.workers)
             wanted = {
-                "part": ranker.questions.part,
+                "part": ranker.queries.part,
                 "protocol": protocol,
                 "top": top,
                 "seed": ranker.seed,
@@ -236,16 +236,16 @@ def _row(users: Stretch, frozen: Candidates | None) -> dict[str, Any]:
 
 
 def _together(table: pa.Table, ranker: Ranker, protocol: str, top: int) -> Ranking:
-    """Every worker's counts in the order of the questions: the users with the most held-out items first."""
-    questions = ranker.questions
+    """Every worker's counts in the order of the queries: the users with the most held-out items first."""
+    queries = ranker.queries
     users = table["user"].to_numpy()
     where = np.zeros(ranker.split.n_users, np.int64)
-    where[questions.users] = np.arange(len(questions))
+    where[queries.users] = np.arange(len(queries))
     order = np.argsort(where[users], kind="stable")
     counts = {name: table[name].to_numpy()[order] for name in _COUNTS}
-    negatives = ranker.candidates(protocol) - questions.held_out
-    places = Places(questions.starts, **counts, negatives=negatives)
+    negatives = ranker.candidates(protocol) - queries.held_out
+    ranks = Ranks(queries.starts, **counts, negatives=negatives)
     if not top:
-        return Ranking(places, None)
-    first = table["list"].take(pa.array(order[questions.starts[:-1]]))
-    return Ranking(places, np.frombuffer(b"".join(first.to_pylist()), np.int32).reshape(-1, top))
+        return Ranking(ranks, None)
+    first = table["list"].take(pa.array(order[queries.starts[:-1]]))
+    return Ranking(ranks, np.frombuffer(b"".join(first.to_pylist()), np.int32).reshape(-1, top))

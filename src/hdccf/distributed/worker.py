@@ -140,6 +140,6 @@ class DistributedValidator:
         else:
             restrict(self.alone, model, self.member.users)
         protocol, name = parse_metric(self.settings.validation_metric)
-        places = self.ranker.rank(self.alone.scorer(), protocol).places
-        values = metrics.per_user(places, name)
+        ranks = self.ranker.rank(self.alone.scorer(), protocol).ranks
+        values = metrics.per_user(ranks, name)
         return float(np.nansum(values)), float(np.count_nonzero(~np.isnan(values)))

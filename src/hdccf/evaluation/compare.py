@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import polars as pl
 
+from hdccf.config import EvaluationOptions
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
-from hdccf.evaluation.evaluation import DEFAULTS, Evaluation, Rank, evaluate
+from hdccf.evaluation.evaluation import Evaluation, Rank, evaluate, markdown_table, rich_table
 from hdccf.evaluation.significance import PairedTest, Values, bootstrap_intervals, holm, paired_tests
 from hdccf.models.base import Scorer
 
@@ -77,7 +78,7 @@ class Comparison:
         return all(test.holm_t < LEVEL and test.result.difference > 0 for test in asked)
 
     def to_json(self) -> str:
-        """Everything: cells, tests, and who is best."""
+        """Cells, tests, and the best and second system of each metric."""
         rows: dict[str, dict[str, Any]] = {}
         for (protocol, metric), cells in self.cells.items():
             best, second = self.ranking(protocol, metric)[:2]
@@ -91,29 +92,22 @@ class Comparison:
         return json.dumps({"users": self.users, "results": rows, "tests": tests}, indent=2, allow_nan=False)
 
     def to_markdown(self) -> str:
-        head = ["", *(f"{protocol} {metric}" for protocol, metric in self.cells)]
         rows = self._rows(bold=("**", "**"), underlined=("<u>", "</u>"), star=r"\*")
-        lines = [head, ["---", *["---:"] * len(self.cells)], *rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{table}\n\n{self._legend()}\n"
+        return f"{markdown_table(self._head(), rows)}\n\n{self._legend()}\n"
 
     def __str__(self) -> str:
         return self.to_markdown()
 
     def __rich__(self) -> "RenderableType":
-        from rich import box
         from rich.console import Group
         from rich.markup import escape
-        from rich.table import Table
 
-        table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
-        table.add_column("", overflow="fold")
-        for protocol, metric in self.cells:
-            table.add_column(f"{protocol}\n{metric}", justify="right")
         rows = self._rows(bold=("[bold]", "[/bold]"), underlined=("[underline]", "[/underline]"), star="*")
-        for system, *cells in rows:
-            table.add_row(escape(system), *cells)
+        table = rich_table(self._head(), [[escape(system), *cells] for system, *cells in rows])
         return Group(table, self._tests_table(), self._legend())
+
+    def _head(self) -> list[str]:
+        return ["", *(f"{protocol} {metric}" for protocol, metric in self.cells)]
 
     def _tests_table(self) -> "RenderableType":
         from rich import box
@@ -180,9 +174,7 @@ def compare(
     """
     _check(systems)
     evaluations = [evaluation for runs in systems.values() for evaluation in runs]
-    protocols = [
-        p for p in evaluations[0].values if all(p in evaluation.values for evaluation in evaluations)
-    ]
+    protocols = [p for p in evaluations[0].values if all(p in each.values for each in evaluations)]
     if not protocols:
         raise EvaluationError(
             "the evaluations have no protocol in common; evaluate all of them under the same ones"
@@ -205,7 +197,7 @@ def compare(
 
 
 class _Pair(NamedTuple):
-    """A question to be tested."""
+    """The best and another system on one metric, with their differences by user."""
 
     protocol: str
     metric: str
@@ -237,9 +229,8 @@ def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:
         found = list(dict.fromkeys(str(evaluation.settings[setting]) for evaluation in evaluations))
         if len(found) > 1:
             raise EvaluationError(
-                f"the evaluations differ in {setting} ({' and '.join(found[:2])}), so their numbers "
-                "cannot be compared; "
-                "evaluate all of them on the same split with the same settings"
+                f"the evaluations differ in {setting} ({' and '.join(found[:2])}), so their numbers cannot "
+                "be compared; evaluate all of them on the same split with the same settings"
             )
 
 
@@ -296,11 +287,14 @@ def _test_row(test: Test) -> dict[str, Any]:
     }
 
 
+# -- runs ----------------------------------------------------------------------------------------------------
+
 FOLDER = "evaluation"
+"""Of a run's evaluations, in the run's folder."""
 
 
 class Run(Scorer, Protocol):
-    """What `load_run` gives: a model that scores, and where it came from."""
+    """A trained run, as `load_run` opens it: a scorer with its split, folder and settings."""
 
     @property
     def split(self) -> Split: ...
@@ -319,52 +313,23 @@ class Run(Scorer, Protocol):
 
 
 def evaluate_run(
-    run: Run,
-    *,
-    part: str = DEFAULTS.part,
-    protocols: Sequence[str] = DEFAULTS.protocols,
-    ks: Sequence[int] = DEFAULTS.ks,
-    negatives: int = DEFAULTS.negatives,
-    seed: int = DEFAULTS.seed,
-    weighting: str = DEFAULTS.weighting,
-    memory: int = DEFAULTS.memory,
-    progress: bool = False,
-    again: bool = True,
-    rank: Rank | None = None,
+    run: Run, *, progress: bool = False, again: bool = True, rank: Rank | None = None, **options: Any
 ) -> Evaluation:
-    """Evaluates a run on its own split and keeps the result in the run's folder, per-user values included.
+    """Evaluates a run on its own split and saves the result in the run's folder.
 
-    With `again=False` a kept result is taken if it answers the same question about the same weights.
+    `options` are fields of `EvaluationOptions`. With `again=False` a saved result is returned if it has the
+    same options and the weights have not changed.
     """
-    folder = Path(run.path) / FOLDER / part
-    digest = _digest(Path(run.path))
-    asked = {
-        "part": part,
-        "protocols": list(protocols),
-        "ks": sorted(set(ks)),
-        "negatives": negatives,
-        "weighting": weighting,
-        "seed": seed,
-        "split": run.split.fingerprint,
-        "weights": digest,
-    }
+    asked = EvaluationOptions(**options).model_dump()
+    folder, digest = Path(run.path) / FOLDER / asked["part"], _digest(Path(run.path))
     if not again and digest is not None and folder.exists():
-        kept = Evaluation.load(folder)
-        if all(kept.settings.get(setting) == value for setting, value in asked.items()):
-            return kept
-    found = evaluate(
-        run,
-        run.split,
-        part,
-        protocols,
-        ks,
-        negatives,
-        seed,
-        weighting=weighting,
-        memory=memory,
-        progress=progress,
-        rank=rank,
-    )
+        saved = Evaluation.load(folder)
+        settings = {**asked, "protocols": [*asked["protocols"]], "ks": sorted(set(asked["ks"]))}
+        del settings["memory"]  # which changes no number
+        settings |= {"split": run.split.fingerprint, "weights": digest}
+        if all(saved.settings.get(setting) == value for setting, value in settings.items()):
+            return saved
+    found = evaluate(run, run.split, **asked, progress=progress, rank=rank)
     found.settings["weights"] = digest
     try:
         found.save(folder, overwrite=True)
@@ -373,71 +338,58 @@ def evaluate_run(
     return found
 
 
+def _digest(path: Path) -> str | None:
+    """Of the selected weights; None where there is no file to tell whether they have changed."""
+    weights = path / "best.safetensors"
+    return hashlib.sha256(weights.read_bytes()).hexdigest()[:16] if weights.exists() else None
+
+
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs that differ in nothing but the seed are one system; others are told apart by name and settings."""
-    _refuse_other_splits(runs)
+    """Runs by system: runs that differ only in their seed are one, others differ in name or settings."""
     systems: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
-        settings = json.dumps(_settings(run), sort_keys=True, default=str)
-        systems.setdefault((run.name, settings), []).append(run)
-    for members in systems.values():
-        seeds = [run.seed for run in members]
-        if len(set(seeds)) < len(seeds):
-            raise EvaluationError(
-                f"{' and '.join(str(run.path) for run in members)} are the same model with the same "
-                "settings and "
-                "seed, so one result would count twice; give each seed once"
-            )
-    members_of = list(systems.values())
-    return dict(zip(_labels([members[0] for members in members_of]), members_of, strict=True))
-
-
-def _refuse_other_splits(runs: Sequence[Run]) -> None:
-    for run in runs[1:]:
         if run.split.fingerprint != runs[0].split.fingerprint:
             raise EvaluationError(
                 f"{runs[0].path} was trained on the split {runs[0].split.fingerprint}, {run.path} on "
-                f"{run.split.fingerprint}: their numbers answer different questions; compare runs of "
-                "the same split"
+                f"{run.split.fingerprint}: their numbers answer different questions; compare runs of the "
+                "same split"
             )
+        settings = json.dumps(_settings(run), sort_keys=True, default=str)
+        systems.setdefault((run.name, settings), []).append(run)
+    for same in systems.values():
+        if len({run.seed for run in same}) < len(same):
+            raise EvaluationError(
+                f"{' and '.join(str(run.path) for run in same)} are the same model with the same settings "
+                "and seed, so one result would count twice; give each seed once"
+            )
+    labels = _labels([same[0] for same in systems.values()])
+    return dict(zip(labels, systems.values(), strict=True))
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """The model's name, and where several systems have the same one the settings that tell them apart."""
+    """The model's name, and where several systems have the same one the settings in which they differ."""
     labels = []
     for run in runs:
-        namesakes = [_flat_settings(_settings(other)) for other in runs if other.name == run.name]
-        own = _flat_settings(_settings(run))
-        telling = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
+        own = _settings(run)
+        namesakes = [_settings(other) for other in runs if other.name == run.name]
+        differing = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
         if len(namesakes) == 1:
             labels.append(run.name)
-        elif len(telling) <= 3:
-            labels.append(f"{run.name} ({', '.join(f'{key}={own[key]}' for key in telling)})")
+        elif len(differing) <= 3:
+            labels.append(f"{run.name} ({', '.join(f'{key}={own[key]}' for key in differing)})")
         else:
             labels.append(f"{run.name} ({Path(run.path).name})")
-    if len(set(labels)) < len(labels):
-        labels = [str(run.path) for run in runs]
-    return labels
+    return labels if len(set(labels)) == len(labels) else [str(run.path) for run in runs]
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What was trained, as opposed to where, on how many threads and with which seed."""
-    settings: dict[str, Any] = run.config.get("settings", {})
-    return settings
+    """The model's settings in one level; not the seed, nor where and on how many threads it was trained."""
 
+    def flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for key, value in settings.items():
+            if isinstance(value, Mapping):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value
 
-def _flat_settings(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= (
-            _flat_settings(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{key}": value}
-        )
-    return flat
-
-
-def _digest(path: Path) -> str | None:
-    """Of the weights that answer; None where there is no file to tell whether they have changed."""
-    weights = path / "best.safetensors"
-    return hashlib.sha256(weights.read_bytes()).hexdigest()[:16] if weights.exists() else None
+    return dict(flat(run.config.get("settings", {}), ""))
