@@ -114,7 +114,7 @@ def killed_driver(out: Path, nodes: Cluster) -> None:
     driver.resume(RunFolder.open(out / "resumed"))
 
 
-def everybody(out: Path, nodes: Cluster) -> None:
+def all_users(out: Path, nodes: Cluster) -> None:
     """Lists and places for all users by two workers; what hands them out needs a processor as well."""
     nodes.add_node(num_cpus=1)
     wanted = {"k": 5, "history": "all", "include_seen": False, "deny": [101, 102]}
@@ -132,7 +132,7 @@ PARTS = {
     "calm": calm,
     "faulty": faulty,
     "killed driver": killed_driver,
-    "everybody": everybody,
+    "all users": all_users,
 }
 
 

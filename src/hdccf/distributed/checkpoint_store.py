@@ -17,7 +17,7 @@ from ray import train
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.distributed.store import place_of
+from hdccf.distributed.store import file_system_of
 from hdccf.files import write_json
 
 PARTS = "parts.json"
@@ -25,7 +25,7 @@ STATE, BEST, METRICS = "checkpoint.safetensors", "best.safetensors", "metrics.js
 
 
 def seal(folder: Path, step: int) -> None:
-    """Notes what is in a folder, for `newest` to compare with."""
+    """Writes the sizes of a folder's files, for `newest` to compare with."""
     (folder / PARTS).unlink(missing_ok=True)
     sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     write_json(folder / PARTS, {"step": step, "sizes": sizes})
@@ -33,7 +33,7 @@ def seal(folder: Path, step: int) -> None:
 
 def newest(path: str) -> str | None:
     """The whole checkpoint with the most steps in a folder, however deep; none where there is none."""
-    system, folder = place_of(path)
+    system, folder = file_system_of(path)
     found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
     sizes = {info.path: info.size for info in found if info.type == fs.FileType.File}
     steps: dict[str, int] = {}
@@ -60,14 +60,14 @@ def _step_if_whole(system: fs.FileSystem, name: str, sizes: dict[str, int]) -> i
 
 
 def _with_scheme(path: str, folder: str, found: str) -> str:
-    """An address again: file systems answer with paths of their own."""
+    """The path with its scheme, which file systems leave out."""
     return path.rstrip("/") + found.removeprefix(folder.rstrip("/"))
 
 
 @contextmanager
 def fetched(path: str) -> Iterator[Path]:
     """A checkpoint's folder as a local one."""
-    system, folder = place_of(path)
+    system, folder = file_system_of(path)
     if isinstance(system, fs.LocalFileSystem):
         yield Path(folder)
         return
@@ -80,7 +80,7 @@ Tensors = dict[str, Tensor]
 
 
 class RayCheckpointStore:
-    """The first member writes; every member takes part in every report, and reads when it starts."""
+    """The checkpoint store of a worker: rank 0 writes, all ranks report, and all read at the start."""
 
     def __init__(self, rank: int, start: str | None) -> None:
         """`start` is a checkpoint of an earlier call to go on from; Ray's own, of this call, come first."""

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import ray.data
 import torch
-from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.console import progress_bar
-from hdccf.distributed.driver import TRAINED_TOGETHER, connected, settings_for_some, storage_of
-from hdccf.distributed.store import Store, Stretch, write_store
-from hdccf.distributed.worker import slice_of
+from hdccf.distributed.driver import DATA_PARALLEL, connected, resolved_settings, storage_of
+from hdccf.distributed.store import Shard, Store, write_store
+from hdccf.distributed.worker import shard_state
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import Candidates
 from hdccf.evaluation.evaluation import Rank
@@ -33,8 +33,8 @@ from hdccf.recommend import export
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import Cluster, RunFolder
 
-_STRETCHES_A_WORKER = 4
-"""So many at least, that a worker which is done early takes from the others."""
+_SHARDS_A_WORKER = 4
+"""At least; a worker that is done early takes another shard."""
 _USERS_AT_ONCE = 1 << 16
 
 
@@ -43,19 +43,19 @@ def recommend_all(
 ) -> int:
     """Writes the best items of every user to one Parquet file, as `Recommender.recommend_all`.
 
-    `wanted` is what `Recommender.recommend` takes; gives back how many users there are.
+    `wanted` are arguments of `Recommender.recommend`; returns the number of users.
     """
     if out.suffix != ".parquet":
         raise ConfigError(f"{out} is not a Parquet file; give a name that ends in .parquet")
-    with stored(run) as store, connected(cluster, progress=False):
-        some = stretches(store, cluster.workers)
+    with store_of(run) as store, connected(cluster, progress=False):
+        some = shards(store, cluster.workers)
         with progress_bar("recommending", store.n_users, enabled=progress) as advance:
 
             def frames() -> Iterator[pl.DataFrame]:
                 rows = [{"first": each.first, "last": each.last} for each in some]
-                tables = mapped(Recommending, rows, run, store, cluster, wanted)
+                tables = map_shards(RecommendShard, rows, run, store, cluster, wanted)
                 for users, table in zip(some, tables, strict=True):
-                    yield frame_of(table)
+                    yield pl.DataFrame(table)
                     advance(len(users))
 
             found = frames()
@@ -64,69 +64,61 @@ def recommend_all(
         return store.n_users
 
 
-def stretches(store: Store, workers: int) -> list[Stretch]:
-    """All users in stretches of a size that a worker handles at once, each with training pairs."""
-    parts = max(_STRETCHES_A_WORKER * workers, -(-store.n_users // _USERS_AT_ONCE))
-    found: list[Stretch] = []
-    for stretch in store.stretches("user", min(parts, store.n_users)):
-        empty = not store.user_degrees[stretch.first : stretch.last].any()
+def shards(store: Store, workers: int) -> list[Shard]:
+    """All users in shards of a size that a worker handles at once, each with training pairs."""
+    parts = max(_SHARDS_A_WORKER * workers, -(-store.n_users // _USERS_AT_ONCE))
+    found: list[Shard] = []
+    for shard in store.shards("user", min(parts, store.n_users)):
+        empty = not store.user_degrees[shard.first : shard.last].any()
         if found and (empty or not store.user_degrees[found[-1].first : found[-1].last].any()):
-            found[-1] = Stretch(found[-1].first, stretch.last)
+            found[-1] = Shard(found[-1].first, shard.last)
         else:
-            found.append(stretch)
+            found.append(shard)
     return found
 
 
-class Some:
-    """The run's model for some users at a time; what an actor of Ray Data keeps between its calls."""
+class ShardModel:
+    """The state of a Ray Data actor: builds the run's model for a shard of users at a time."""
 
     def __init__(self, store: str, about: dict[str, Any], weights: Any, wanted: dict[str, Any]) -> None:
         self.store, self.wanted, self.seed = Store(store), wanted, about["seed"]
-        self.weights: dict[str, Tensor] = _tensors(weights)
+        # In a list, as Ray would otherwise send the arrays with every actor. Copied, as the object store's
+        # memory is read-only, which torch does not support.
+        arrays = ray.get(weights[0])
+        self.weights = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
         self.entry = entry_named(about["model"])
         self.settings = self.entry.settings(**about["settings"])
 
-    def recommender(self, users: Stretch, *, own_ids: bool) -> Recommender:
+    def recommender(self, users: Shard, *, own_ids: bool) -> Recommender:
         split = self.store.split_of(users, own_ids=own_ids)
         model: Any = self.entry.build(self.settings, split.train, torch.Generator())
-        model.load_state_dict(slice_of(self.weights, model, users))
+        model.load_state_dict(shard_state(self.weights, model, users))
         return Recommender(model, self.settings, split, seed=self.seed)
 
 
-class Recommending(Some):
-    """Lists for some users."""
+class RecommendShard(ShardModel):
+    """Top-k lists of a shard of users."""
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
-        found = self.recommender(Stretch(row["first"], row["last"]), own_ids=True)
+        found = self.recommender(Shard(row["first"], row["last"]), own_ids=True)
         return found.recommend(found.split.train.user_ids, **self.wanted).to_arrow()
 
 
-def _tensors(weights: Any) -> dict[str, Tensor]:
-    import ray
-
-    # In a list, as Ray would otherwise send what it stands for along with every actor.
-    arrays = ray.get(weights[0])
-    # The object store's memory is shared and cannot be written to, which torch has no word for.
-    return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-
-
-def mapped(
-    by: type[Some],
+def map_shards(
+    by: type[ShardModel],
     rows: list[dict[str, Any]],
     run: RunFolder,
     store: Store,
     cluster: Cluster,
     wanted: dict[str, Any],
 ) -> Iterator[pa.Table]:
-    """What actors of Ray Data make of the rows, a stretch of users each, in their order."""
-    import ray
-
+    """Maps rows (a shard of users each) with a pool of Ray Data actors, in their order."""
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    about = {"model": run.model, "settings": settings_for_some(run), "seed": run.seed}
+    about = {"model": run.model, "settings": resolved_settings(run), "seed": run.seed}
     tensors, _ = checkpoint.load(run.best)
     weights = ray.put({name: tensor.numpy() for name, tensor in tensors.items()})
     answers = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
@@ -139,19 +131,13 @@ def mapped(
     yield from answers.iter_batches(batch_size=None, batch_format="pyarrow")
 
 
-def frame_of(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table makes a frame
-    return frame
-
-
 @contextmanager
-def stored(run: RunFolder) -> Iterator[Store]:
-    """The run's store; one for the moment where it was trained in one process."""
-    if run.model not in TRAINED_TOGETHER:
+def store_of(run: RunFolder) -> Iterator[Store]:
+    """The run's store; a temporary one where it was trained in one process."""
+    if run.model not in DATA_PARALLEL:
         raise ConfigError(
             f"{run.model} answers in one process; leave out --workers, or take a run of one of "
-            f"{list(TRAINED_TOGETHER)}"
+            f"{list(DATA_PARALLEL)}"
         )
     if not run.best.exists():
         raise RunError(
@@ -168,12 +154,12 @@ def stored(run: RunFolder) -> Iterator[Store]:
 _COUNTS = ("above", "tied", "relevant_above", "relevant_tied")
 
 
-class RankingSome(Some):
-    """The ranks of some users' held-out items, and their best items where lists are asked for."""
+class RankShard(ShardModel):
+    """The ranks of a shard's held-out items, and the users' top-k lists if requested."""
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
-        users, asked = Stretch(row["first"], row["last"]), self.wanted
+        users, asked = Shard(row["first"], row["last"]), self.wanted
         found = self.recommender(users, own_ids=False)
         if not len(found.split.part(asked["part"])):
             return _table(np.zeros(0, np.int64), {}, np.zeros((0, asked["top"]), np.int32))
@@ -206,11 +192,11 @@ def _candidates(row: dict[str, Any], negatives: int) -> Candidates:
 
 @contextmanager
 def ranked_together(run: RunFolder, cluster: Cluster, memory: int) -> Iterator[Rank]:
-    """What `evaluate` takes to rank with workers."""
-    with stored(run) as store, connected(cluster, progress=False):
+    """The `rank` argument of `evaluate` for ranking with workers."""
+    with store_of(run) as store, connected(cluster, progress=False):
 
         def rank(ranker: Ranker, protocol: str, top: int) -> Ranking:
-            some = stretches(store, cluster.workers)
+            some = shards(store, cluster.workers)
             wanted = {
                 "part": ranker.queries.part,
                 "protocol": protocol,
@@ -220,13 +206,13 @@ def ranked_together(run: RunFolder, cluster: Cluster, memory: int) -> Iterator[R
                 "negatives": ranker.frozen.negatives.shape[1] if protocol == "sampled" else 0,
             }
             rows = [_row(each, ranker.frozen if protocol == "sampled" else None) for each in some]
-            tables = list(mapped(RankingSome, rows, run, store, cluster, wanted))
+            tables = list(map_shards(RankShard, rows, run, store, cluster, wanted))
             return _together(pa.concat_tables(tables), ranker, protocol, top)
 
         yield rank
 
 
-def _row(users: Stretch, frozen: Candidates | None) -> dict[str, Any]:
+def _row(users: Shard, frozen: Candidates | None) -> dict[str, Any]:
     row: dict[str, Any] = {"first": users.first, "last": users.last, "users": b"", "negatives": b""}
     if frozen is not None:
         low, high = np.searchsorted(frozen.users, [users.first, users.last])
@@ -236,7 +222,7 @@ def _row(users: Stretch, frozen: Candidates | None) -> dict[str, Any]:
 
 
 def _together(table: pa.Table, ranker: Ranker, protocol: str, top: int) -> Ranking:
-    """Every worker's counts in the order of the queries: the users with the most held-out items first."""
+    """All workers' counts in the order of the queries."""
     queries = ranker.queries
     users = table["user"].to_numpy()
     where = np.zeros(ranker.split.n_users, np.int64)

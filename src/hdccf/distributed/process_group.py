@@ -17,13 +17,13 @@ from torch.autograd.function import once_differentiable
 
 
 class _Sum(torch.autograd.Function):
-    """Σ over the members. Each one's loss takes the sum, so that gradients add up as well.
+    """Σ over the processes. Each one's loss takes the sum, so that gradients add up as well.
 
     torch.distributed.nn has the same, and warns that it is going to be removed.
     """
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, group: "Group") -> Tensor:
+    def forward(ctx: Any, own: Tensor, group: "TorchProcessGroup") -> Tensor:
         ctx.group = group
         return group.all_reduce(own)
 
@@ -33,13 +33,13 @@ class _Sum(torch.autograd.Function):
         return ctx.group.all_reduce(grad), None
 
 
-class Group:
-    """The members of the default process group, which must have been started."""
+class TorchProcessGroup:
+    """The processes of the default process group, which must have been started."""
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.sent: Counter[str] = Counter()
-        """Bytes that this member has handed over, by what for."""
+        """Bytes sent by this process, by purpose."""
 
     def rows(self, n: int) -> slice:
         return slice(self.rank * n // self.size, (self.rank + 1) * n // self.size)
@@ -55,14 +55,11 @@ class Group:
         return torch.where(present, torch.where(present, terms, 1.0).log() + largest, -torch.inf)
 
     def all_gather(self, own: Float[Tensor, "own *rest"], n: int) -> Float[Tensor, "n *rest"]:
-        """By adding up tables that are zero but for a member's own rows: that has a gradient."""
+        """A sum of tables that are zero but for a process's own rows, which has a gradient."""
         if self.size == 1:
             return own
         rows = self.rows(n)
-        before, after = (
-            own.new_zeros(rows.start, *own.shape[1:]),
-            own.new_zeros(n - rows.stop, *own.shape[1:]),
-        )
+        before, after = (own.new_zeros(size, *own.shape[1:]) for size in (rows.start, n - rows.stop))
         whole: Tensor = _Sum.apply(torch.cat([before, own, after]), self)  # type: ignore[no-untyped-call]
         return whole
 
@@ -73,21 +70,21 @@ class Group:
         if self.size > 1:
             all_reduce_gradients(self, parameters)
 
-    # -- what a graph and gradients ask ----------------------------------------------------------------------
-
-    def reduced(self, own: Tensor, purpose: str) -> Tensor:
-        """The sum over the members in the place of `own`."""
+    def all_reduce_in_place(self, own: Tensor, purpose: str) -> Tensor:
+        """The sum over the processes, in the memory of `own`."""
         return own if self.size == 1 else self._reduced(own, dist.ReduceOp.SUM, purpose)
 
-    def lists(self, own: Tensor, purpose: str, lengths: Sequence[int] | None = None) -> list[Tensor]:
-        """Every member's tensor; they may differ in their first dimension.
+    def all_gather_ragged(
+        self, own: Tensor, purpose: str, lengths: Sequence[int] | None = None
+    ) -> list[Tensor]:
+        """Every process's tensor; they may differ in their first dimension.
 
-        Whoever knows the lengths saves asking for them: an exchange costs more than its bytes.
+        Pass known `lengths` to save an exchange: it costs more than its bytes.
         """
         if self.size == 1:
             return [own]
         if lengths is None:
-            lengths = self.everyone(len(own), purpose)
+            lengths = self.all_gather_int(len(own), purpose)
         padded = own.new_zeros(max(lengths), *own.shape[1:])
         padded[: len(own)] = own
         found = [torch.empty_like(padded) for _ in lengths]
@@ -95,15 +92,15 @@ class Group:
         dist.all_gather(found, padded)
         return [each[:length] for each, length in zip(found, lengths, strict=True)]
 
-    def everyone(self, number: int, purpose: str) -> list[int]:
-        """A number of every member."""
-        return self.numbers(torch.tensor([number]), purpose)[:, 0].tolist()
+    def all_gather_int(self, number: int, purpose: str) -> list[int]:
+        """A number of every process."""
+        return self.all_gather_ints(torch.tensor([number]), purpose)[:, 0].tolist()
 
-    def numbers(self, own: Int64[Tensor, " n"], purpose: str) -> Int64[Tensor, "size n"]:
-        """A row of whole numbers of every member, of equal lengths."""
+    def all_gather_ints(self, own: Int64[Tensor, " n"], purpose: str) -> Int64[Tensor, "size n"]:
+        """A row of whole numbers of every process, of equal lengths."""
         table = own.new_zeros(self.size, len(own))
         table[self.rank] = own
-        return self.reduced(table, purpose)
+        return self.all_reduce_in_place(table, purpose)
 
     def _reduced(self, own: Tensor, how: Any, purpose: str) -> Tensor:
         own = own.contiguous()
@@ -115,18 +112,20 @@ class Group:
         self.sent[purpose] += tensor.numel() * tensor.element_size()
 
 
+# -- gradients -----------------------------------------------------------------------------------------------
+
 _NONE = -1
 _LEAST_ROWS = 1024
-"""A table of fewer rows goes out whole: looking for touched ones would cost more than it saves."""
+"""A table of fewer rows is sent whole: finding touched rows would cost more than it saves."""
 _WORTH_COPYING = 1 << 20
 """Numbers, four megabytes: copying so many takes about as long as an exchange takes to begin."""
 
 
-def all_reduce_gradients(group: Group, parameters: Sequence[nn.Parameter]) -> None:
-    """Gives every parameter the sum of the members' gradients; none where no member has one."""
+def all_reduce_gradients(group: TorchProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
+    """Gives every parameter the sum of the processes' gradients; none where no process has one."""
     touched = [_touched_rows(parameter.grad) for parameter in parameters]
     own = torch.tensor([_size(p.grad, rows) for p, rows in zip(parameters, touched, strict=True)])
-    sizes = group.numbers(own, "gradients")
+    sizes = group.all_gather_ints(own, "gradients")
     whole = []
     for parameter, rows, counts in zip(parameters, touched, sizes.T.tolist(), strict=True):
         if max(counts) == _NONE:
@@ -142,17 +141,19 @@ def all_reduce_gradients(group: Group, parameters: Sequence[nn.Parameter]) -> No
     _sum_whole(group, whole)
 
 
-def _sum_whole(group: Group, parameters: Sequence[nn.Parameter]) -> None:
+def _sum_whole(group: TorchProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
     """Whole gradients in one exchange, as long as copying them together costs less than another one."""
     small = [parameter for parameter in parameters if parameter.numel() <= _WORTH_COPYING]
     for parameter in parameters:
         if parameter.numel() > _WORTH_COPYING and parameter.grad is not None:
-            parameter.grad = group.reduced(parameter.grad, "gradients")
+            parameter.grad = group.all_reduce_in_place(parameter.grad, "gradients")
     # By type, as a group may have parameters of several.
     for kind in dict.fromkeys(parameter.dtype for parameter in small):
         alike = [parameter for parameter in small if parameter.dtype == kind]
         flat = torch.cat([parameter.grad.reshape(-1) for parameter in alike if parameter.grad is not None])
-        parts = torch.split(group.reduced(flat, "gradients"), [parameter.numel() for parameter in alike])
+        parts = torch.split(
+            group.all_reduce_in_place(flat, "gradients"), [parameter.numel() for parameter in alike]
+        )
         for parameter, part in zip(alike, parts, strict=True):
             parameter.grad = part.view(parameter.shape)
 
@@ -175,33 +176,35 @@ def _size(gradient: Tensor | None, rows: Tensor | None) -> int:
 
 
 def _rows_are_less(parameter: nn.Parameter, most: int, size: int) -> bool:
-    """A row costs its number too, and goes to all; of a table everybody sends about twice the whole."""
+    """A row costs its number too, and is sent to all; of a whole table a process sends about twice the size."""
     if not _is_table(parameter):
         return False
     row = parameter.shape[1] * parameter.element_size()
     return most * size * (row + 8) < 2 * parameter.numel() * parameter.element_size()
 
 
-def _sum_of_rows(group: Group, gradient: Tensor, rows: Tensor | None, lengths: list[int]) -> Tensor:
-    """Everybody's rows one after the other; or, where members touch the same ones, those of any added up."""
+def _sum_of_rows(
+    group: TorchProcessGroup, gradient: Tensor, rows: Tensor | None, lengths: list[int]
+) -> Tensor:
+    """The rows of each process in turn; or, where processes touch the same rows, a sum over their union."""
     rows = torch.zeros(0, dtype=torch.int64, device=gradient.device) if rows is None else rows
-    numbers = group.lists(rows, "gradients", lengths)
+    numbers = group.all_gather_ragged(rows, "gradients", lengths)
     union = torch.unique(torch.cat(numbers))
     total = torch.zeros_like(gradient)
     if 2 * len(union) <= group.size * max(map(len, numbers)):
-        total[union] = group.reduced(gradient[union], "gradients")
+        total[union] = group.all_reduce_in_place(gradient[union], "gradients")
         return total
-    values = group.lists(gradient[rows], "gradients", lengths)
+    values = group.all_gather_ragged(gradient[rows], "gradients", lengths)
     for which, part in zip(numbers, values, strict=True):
         total.index_add_(0, which, part)
     return total
 
 
-def _sparse_sum(group: Group, gradient: Tensor) -> Tensor:
+def _sparse_sum(group: TorchProcessGroup, gradient: Tensor) -> Tensor:
     own = gradient.coalesce()
-    lengths = group.everyone(own._nnz(), "gradients")
-    numbers = torch.cat(group.lists(own.indices()[0], "gradients", lengths))
-    values = torch.cat(group.lists(own.values(), "gradients", lengths))
+    lengths = group.all_gather_int(own._nnz(), "gradients")
+    numbers = torch.cat(group.all_gather_ragged(own.indices()[0], "gradients", lengths))
+    values = torch.cat(group.all_gather_ragged(own.values(), "gradients", lengths))
     return torch.sparse_coo_tensor(
         numbers.unsqueeze(0), values, gradient.shape, check_invariants=False
     ).coalesce()

@@ -202,8 +202,8 @@ def _observed_keys(split: Split) -> IndexArray:
         user, item = divmod(int(keys[twice[0]]), split.n_items)
         raise EvaluationError(
             f"{len(twice)} pairs are in two parts of the split, the first: user "
-            f"{split.train.user_ids[user]!r}, item {split.train.item_ids[item]!r}; a held-out pair must not be "
-            "in training: split the data again"
+            f"{split.train.user_ids[user]!r}, item {split.train.item_ids[item]!r}; a held-out pair must "
+            "not be in training: split the data again"
         )
     return keys
 

@@ -71,9 +71,8 @@ class Evaluation:
     Examples
     --------
     >>> import hdccf
-    >>> from hdccf.data import synthetic
-    >>> split = hdccf.leave_one_out(synthetic.synthetic_world(800, n_users=60, n_items=80).interactions)
-    >>> found = hdccf.evaluate(hdccf.fit(split, "popularity"), split, ks=(10,))
+    >>> split = hdccf.leave_one_out(hdccf.synthetic_world(1500, n_users=100, n_items=200).interactions)
+    >>> found = hdccf.evaluate(hdccf.fit(split, hdccf.MostPopular()), split, ks=(10,))
     >>> sorted(found.values)
     ['full', 'sampled']
     >>> 0 < found.values["full"]["ndcg@10"] < 1
@@ -268,9 +267,8 @@ def evaluate(
     Examples
     --------
     >>> import hdccf
-    >>> from hdccf.data import synthetic
-    >>> split = hdccf.leave_one_out(synthetic.synthetic_world(800, n_users=60, n_items=80).interactions)
-    >>> model = hdccf.fit(split, "popularity")
+    >>> split = hdccf.leave_one_out(hdccf.synthetic_world(1500, n_users=100, n_items=200).interactions)
+    >>> model = hdccf.fit(split, hdccf.MostPopular())
     >>> found = hdccf.evaluate(model, split, part="validation", protocols=("full",), ks=(5, 10))
     >>> found.values["full"]["hr@5"] <= found.values["full"]["hr@10"]
     True

@@ -325,8 +325,8 @@ def scorer_for(scorer: Scorer, split: Split) -> Scorer:
     if scorer.n_users > split.n_users or scorer.n_items > split.n_items:
         raise EvaluationError(
             f"the model knows {scorer.n_users} users and {scorer.n_items} items, the split only "
-            f"{split.n_users} and {split.n_items}, so they were not made from the same data; use the split that "
-            "the model was trained on"
+            f"{split.n_users} and {split.n_items}, so they were not made from the same data; use the split "
+            "that the model was trained on"
         )
     if scorer.n_users == split.n_users and scorer.n_items == split.n_items:
         return scorer
