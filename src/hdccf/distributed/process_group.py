@@ -176,7 +176,7 @@ def _size(gradient: Tensor | None, rows: Tensor | None) -> int:
 
 
 def _rows_are_less(parameter: nn.Parameter, most: int, size: int) -> bool:
-    """A row costs its number too, and is sent to all; of a whole table a process sends about twice the size."""
+    """A row is sent to all, with its number; of a whole table each process sends about twice the size."""
     if not _is_table(parameter):
         return False
     row = parameter.shape[1] * parameter.element_size()

@@ -33,7 +33,7 @@ TINY = [(0, 0), (0, 1), (1, 0), (1, 2), (1, 3), (2, 0)]
 
 
 Expected = defaultdict[int, Fraction]
-"""How often each item (or user) appears, in expectation; 0 where nothing is said."""
+"""How often each item (or user) appears, in expectation; 0 by default."""
 
 
 def tiny_data() -> Interactions:
@@ -48,7 +48,7 @@ def tiny_data() -> Interactions:
 
 @dataclass(frozen=True)
 class Scripted(Neighbours):
-    """Neighbours that were not drawn but given: one of all possible outcomes."""
+    """Given neighbours instead of drawn ones: one of all possible outcomes."""
 
     outcome: Int64[Tensor, "b p"]
 
@@ -58,8 +58,13 @@ class Scripted(Neighbours):
         return self.outcome
 
 
+def _row(neighbours: Neighbours, node: int) -> list[int]:
+    found: list[int] = neighbours.flat[neighbours.starts[node] : neighbours.starts[node + 1]].tolist()
+    return found
+
+
 class EverySampler(InBatchSampler):
-    """The in-batch sampler, giving all that it could give to one target instead of something at random."""
+    """The in-batch sampler with all its possible outcomes for one target instead of a random one."""
 
     def every_side(
         self, target: int, nodes: Int64[Tensor, " pairs"], neighbours: Neighbours, backwards: Neighbours
@@ -69,15 +74,12 @@ class EverySampler(InBatchSampler):
         batches = list(combinations(others, self.batch_size - 1))
         for rest in batches:
             chosen = nodes[torch.tensor([target, *rest])]
-            of_each = [
-                neighbours.flat[neighbours.starts[k] : neighbours.starts[k + 1]].tolist() for k in chosen
-            ]
+            of_each = [_row(neighbours, int(node)) for node in chosen]
             choices = [product(own, repeat=self.neighbours) for own in of_each]
             probability = Fraction(1, len(batches) * prod(len(own) ** self.neighbours for own in of_each))
             for outcome in product(*choices):
-                script = Scripted(
-                    neighbours.starts, neighbours.flat, neighbours.n_columns, torch.tensor(outcome)
-                )
+                parts = (neighbours.starts, neighbours.flat, neighbours.n_columns)
+                script = Scripted(*parts, torch.tensor(outcome))
                 yield probability, self._side(chosen, script, backwards, torch.Generator())
 
 
@@ -93,7 +95,7 @@ def check_enumeration() -> Iterator[Finding]:
             mean: Expected = defaultdict(Fraction)
             for target, node in enumerate(nodes.tolist()):
                 expected = _appearances(sampler, target, nodes, forward, backward)
-                known = forward.flat[forward.starts[node] : forward.starts[node + 1]].tolist()
+                known = _row(forward, node)
                 for column, degree in enumerate(backward.degrees.tolist()):
                     mean[column] += expected[column]
                     if column not in known:
@@ -118,21 +120,23 @@ def _appearances(
     """How often each column stands among the target's negatives, in expectation; before masking."""
     expected: Expected = defaultdict(Fraction)
     for probability, negatives in sampler.every_side(target, nodes, neighbours, backwards):
-        log_counts = steps.in_batch_log_weights(
-            negatives, torch.zeros(len(negatives.columns), dtype=torch.float64), mask_observed=False
-        )
-        counts = log_counts[0].exp().round().long().tolist()
+        counts = _multiplicities(negatives)[0].round().long().tolist()
         for column, count in zip(negatives.columns.tolist(), counts, strict=True):
             expected[column] += probability * count
     return expected
 
 
+def _multiplicities(negatives: NegativeColumns) -> Float[Tensor, "b c"]:
+    """How often each column is among each row's negatives; neither masked nor corrected."""
+    none = torch.zeros(len(negatives.columns), dtype=torch.float64)
+    return steps.in_batch_log_weights(negatives, none, mask_observed=False).exp()
+
+
 def _exactly(claim: str, ratios: list[Fraction], detail: str) -> Finding:
     """Every ratio is 1, without rounding; shown is the one that is farthest from it."""
     farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return Finding.exact(
-        PART, claim, 1.0, float(farthest), tolerance=0.0, detail=f"{detail}, {len(ratios)} cells"
-    )
+    detail = f"{detail}, {len(ratios)} cells"
+    return Finding.exact(PART, claim, 1.0, float(farthest), tolerance=0.0, detail=detail)
 
 
 ML_100K = "ml-100k"
@@ -170,7 +174,8 @@ def _model(data: Interactions, batch_size: int, neighbours: int) -> HDCCFModel:
     return model
 
 
-def _observed(graph: Graph) -> Bool[Tensor, "users items"]:
+def observed_matrix(graph: Graph) -> Bool[Tensor, "users items"]:
+    """Which pairs were observed."""
     observed = torch.zeros(graph.n_users, graph.n_items, dtype=torch.bool)
     observed[graph.pair_users, graph.items_of.flat] = True
     return observed
@@ -184,7 +189,7 @@ def check_each_target(seed: int, epochs: int) -> Finding:
     batch_size, neighbours = 3, 2
     graph, generator = Graph.of(tiny_data()), generator_for(seed, "verify", "tiny")
     sampler = InBatchSampler(graph, torch.ones(graph.n_pairs), batch_size, neighbours)
-    unknown = ~_observed(graph)[graph.pair_users]
+    unknown = ~observed_matrix(graph)[graph.pair_users]
     number = torch.zeros(graph.n_users, graph.n_items, dtype=torch.int64)
     number[graph.pair_users, graph.items_of.flat] = torch.arange(graph.n_pairs)
     predicted = (batch_size - 1) / (graph.n_pairs - 1) * neighbours * graph.users_of.degrees.double()
@@ -194,19 +199,13 @@ def check_each_target(seed: int, epochs: int) -> Finding:
         for batch in sampler.epoch(generator):
             rows, columns = number[batch.users, batch.items], batch.item_negatives.columns
             # Added, not set: a pair that came twice in an epoch would otherwise go unnoticed.
-            none = torch.zeros(len(columns), dtype=torch.float64)
-            found = steps.in_batch_log_weights(batch.item_negatives, none, mask_observed=False).exp()
+            found = _multiplicities(batch.item_negatives)
             counts.index_put_((rows[:, None], columns[None, :]), found, accumulate=True)
         deviations[epoch] = (counts - predicted)[unknown].numpy()
     measured, region = global_test(deviations)
-    return Finding.accepted(
-        PART,
-        "tiny data, real sampler: all (u, i) and i′ at once, χ² over its mean",
-        1.0,
-        measured,
-        region,
-        detail=f"{epochs} epochs, {deviations.shape[1]} cells, M = {batch_size}, P = {neighbours}",
-    )
+    claim = "tiny data, real sampler: all (u, i) and i′ at once, χ² over its mean"
+    detail = f"{epochs} epochs, {deviations.shape[1]} cells, M = {batch_size}, P = {neighbours}"
+    return Finding.accepted(PART, claim, 1.0, measured, region, detail)
 
 
 # -- all i′ and all u′, summed over targets ------------------------------------------------------------------
@@ -243,7 +242,7 @@ def check_appearances(
 ) -> Iterator[Finding]:
     model = _model(data, batch_size, NEIGHBOURS)
     generator = generator_for(seed, "verify", "propositions", name)
-    observed = _observed(model.graph)
+    observed = observed_matrix(model.graph)
     of_users, of_items = (Counted.of(side, batch_size, NEIGHBOURS) for side in (observed, observed.T))
     found: tuple[list[Floats], list[Floats]] = ([], [])
     repeats = np.zeros((batches, 2))
@@ -265,13 +264,9 @@ def check_appearances(
     for proposition, losses, rows in ((1, "L_u-i", found[0]), (2, "L_i-i and L_u-u", found[1])):
         table = np.stack(rows)
         measured, region = global_test(table)
+        claim = f"{name}, Proposition {proposition} ({losses}): all i′ and u′ at once, χ² over its mean"
         yield Finding.accepted(
-            PART,
-            f"{name}, Proposition {proposition} ({losses}): all i′ and u′ at once, χ² over its mean",
-            1.0,
-            measured,
-            region,
-            detail=f"{sizes}, {table.shape[1]} items and users",
+            PART, claim, 1.0, measured, region, f"{sizes}, {table.shape[1]} items and users"
         )
     yield _with_replacement(name, repeats, sizes)
 
@@ -287,13 +282,7 @@ def _repeats(
 
 
 def _with_replacement(name: str, repeats: Floats, sizes: str) -> Finding:
-    mean, interval = mean_interval(repeats[:, 0], repeats[:, 1])
+    mean, (low, high) = mean_interval(repeats[:, 0], repeats[:, 1])
     expected = float(repeats[:, 1].mean())
-    return Finding.estimated(
-        PART,
-        f"{name}: equal neighbours of an instance, over those of draws with replacement",
-        1.0,
-        mean / expected,
-        (interval[0] / expected, interval[1] / expected),
-        detail=sizes,
-    )
+    claim = f"{name}: equal neighbours of an instance, over those of draws with replacement"
+    return Finding.estimated(PART, claim, 1.0, mean / expected, (low / expected, high / expected), sizes)

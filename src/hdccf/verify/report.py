@@ -19,6 +19,8 @@ from hdccf.errors import ConfigError
 from hdccf.files import atomic_file
 
 Verdict = Literal["holds", "fails", "not checked"]
+Interval = tuple[float, float]
+ROUNDING = 1e-9
 _STYLE = {"holds": "green", "fails": "bold red", "not checked": "dim"}
 
 
@@ -31,7 +33,7 @@ class Finding:
     claim: str
     predicted: float | None
     measured: float | None
-    interval: tuple[float, float] | None
+    interval: Interval | None
     verdict: Verdict
     not_equal: bool = False
     """The claim is that the measured value is *not* the predicted one."""
@@ -40,22 +42,22 @@ class Finding:
 
     @classmethod
     def exact(
-        cls, part: str, claim: str, predicted: float, measured: float, *, tolerance: float, detail: str = ""
-    ) -> "Finding":
-        """Holds where the measured value is the predicted one but for rounding."""
-        region = (predicted - tolerance, predicted + tolerance)
-        return cls.accepted(part, claim, predicted, measured, region, detail=detail)
-
-    @classmethod
-    def accepted(
         cls,
         part: str,
         claim: str,
         predicted: float,
         measured: float,
-        region: tuple[float, float],
         *,
+        tolerance: float = ROUNDING,
         detail: str = "",
+    ) -> "Finding":
+        """Holds where the measured value is the predicted one but for rounding."""
+        region = (predicted - tolerance, predicted + tolerance)
+        return cls.accepted(part, claim, predicted, measured, region, detail)
+
+    @classmethod
+    def accepted(
+        cls, part: str, claim: str, predicted: float, measured: float, region: Interval, detail: str = ""
     ) -> "Finding":
         """Holds where the measured value lies in the region that the prediction gives it."""
         return cls(part, claim, predicted, measured, region, _verdict(region, measured), detail=detail)
@@ -67,11 +69,11 @@ class Finding:
         claim: str,
         predicted: float,
         measured: float,
-        interval: tuple[float, float],
+        interval: Interval,
+        detail: str = "",
         *,
         provided: bool = True,
         not_equal: bool = False,
-        detail: str = "",
     ) -> "Finding":
         """Holds where the measured value's interval has the predicted one (or has not), if `provided`."""
         agrees = _verdict(interval, predicted) == "holds"
@@ -85,7 +87,7 @@ class Finding:
         return cls(part, claim, None, None, None, "not checked", detail=reason)
 
 
-def _verdict(interval: tuple[float, float], value: float) -> Verdict:
+def _verdict(interval: Interval, value: float) -> Verdict:
     return "holds" if interval[0] <= value <= interval[1] else "fails"
 
 
@@ -96,12 +98,12 @@ class Curve:
     name: str
     sizes: list[int]
     gaps: list[float]
-    intervals: list[tuple[float, float]]
+    intervals: list[Interval]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was found, to be printed by Rich or written as JSON."""
+    """All findings and curves, to be printed by Rich or written as JSON."""
 
     findings: list[Finding] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
@@ -162,7 +164,7 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:.4f}"
 
 
-def _range(interval: tuple[float, float] | None) -> str:
+def _range(interval: Interval | None) -> str:
     if interval is None:
         return "–"
     low, high = interval
@@ -175,7 +177,7 @@ def _range(interval: tuple[float, float] | None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and nothing that is not a number: they become null."""
+    """JSON has neither infinity nor NaN: they become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -191,7 +193,7 @@ LEVEL = 0.999
 Floats = NDArray[np.float64]
 
 
-def mean_interval(values: Floats, around: Floats | None = None) -> tuple[float, tuple[float, float]]:
+def mean_interval(values: Floats, around: Floats | None = None) -> tuple[float, Interval]:
     """The mean of independent values and Student's interval of it.
 
     `around` are expectations, one for each value, where these differ: the spread is that of the differences.
@@ -203,7 +205,7 @@ def mean_interval(values: Floats, around: Floats | None = None) -> tuple[float, 
     return mean, (mean - spread, mean + spread)
 
 
-def global_test(deviations: Floats) -> tuple[float, tuple[float, float]]:
+def global_test(deviations: Floats) -> tuple[float, Interval]:
     """One test of all cells at once: do the means over independent repetitions vanish in every column?
 
     `deviations` is repetitions × cells, measured less predicted. If the prediction is right, the squared
@@ -223,7 +225,7 @@ def global_test(deviations: Floats) -> tuple[float, tuple[float, float]]:
 
 
 def refuse_figure(path: Path, parts: tuple[str, ...]) -> None:
-    """Says before a minute's work, not after it, that there will be no image."""
+    """Refuses before a minute's work what would prevent the figure."""
     if find_spec("matplotlib") is None:
         raise ConfigError("--figure needs matplotlib, which is not installed; pip install matplotlib")
     if path.exists():

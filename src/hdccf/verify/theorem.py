@@ -31,6 +31,7 @@ from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
+from hdccf.verify.propositions import observed_matrix
 from hdccf.verify.report import Curve, Finding, Floats, mean_interval
 
 TEMPERATURE = 0.5
@@ -88,8 +89,8 @@ class Rows:
         return (self.terms * which).sum(1) / which.sum(1).clamp_min(1)
 
 
-class Known:
-    """A world with the real model on it."""
+class KnownWorld:
+    """A synthetic world with the real model on it."""
 
     def __init__(self, world: World, **settings: object) -> None:
         self.world = world
@@ -120,14 +121,10 @@ class Known:
     @cached_property
     def of_users(self) -> Rows:
         scores = self.model.user_item.all_pairs(self.model.all_users(), self.model.items.all())
-        everyone = np.arange(self.world.n_users)
-        observed = torch.zeros(scores.shape, dtype=torch.bool)
-        graph = self.model.graph
-        observed[graph.pair_users, graph.items_of.flat] = True
         return Rows(
             (scores.double() / TEMPERATURE).exp(),
-            torch.from_numpy(self.world.liked(everyone)),
-            observed,
+            torch.from_numpy(self.world.liked(np.arange(self.world.n_users))),
+            observed_matrix(self.model.graph),
             torch.from_numpy(self.world.omega_items),
         )
 
@@ -203,8 +200,8 @@ def check_scores(seed: int = 0, n: int = 300, worlds: int = 4) -> Iterator[Findi
     found = [_uniform(known, seed, k) for k, known in enumerate(constant)]
     for side in ITEMS, USERS:
         yield _unbiased("constant exposure, uniform sampler", found, side)
-    yield from _left_alone(constant, seed)
-    blocks = [_block(Known(known.world, sampler="block", block_users=n), seed) for known in constant]
+    yield from _without_debiasing(constant, seed)
+    blocks = [_block(KnownWorld(known.world, sampler="block", block_users=n), seed) for known in constant]
     for side in ITEMS, USERS:
         yield _unbiased("constant exposure, block of everything", blocks, side)
     famous = [_uniform(_drawn(n, seed, k, exposure=1.0), seed, k) for k in range(worlds)]
@@ -213,26 +210,22 @@ def check_scores(seed: int = 0, n: int = 300, worlds: int = 4) -> Iterator[Findi
     yield _unbiased("exposure by popularity", famous, USERS)
 
 
-def _drawn(n: int, seed: int, number: int, exposure: float) -> Known:
+def _drawn(n: int, seed: int, number: int, exposure: float) -> KnownWorld:
     world = known_world(n, seed, exposure_seed=1000 * seed + number, exposure=exposure)
-    return Known(world, sampler="uniform", batch_size=2048, negatives=128, neighbours=64)
+    return KnownWorld(world, sampler="uniform", batch_size=2048, negatives=128, neighbours=64)
 
 
 def _unbiased(how: str, found: list[Sides], side: int) -> Finding:
     measured = np.concatenate([pair[side].measured for pair in found])
     clipped = max(pair[side].clipped for pair in found)
     mean, interval = mean_interval(measured)
-    return Finding.estimated(
-        SCORES_PART,
-        f"{how}, negative {NAMES[side]}",
-        1.0,
-        mean,
-        interval,
-        # The theorem is about the score before the clamp: a clipped row would not be it.
-        provided=clipped == 0,
-        detail=f"{len(measured)} rows of {len(found)} exposures, τ = {TEMPERATURE}, true ω⁺ of each row; "
-        f"{clipped:.2%} of the rows clipped",
+    detail = (
+        f"{len(measured)} rows of {len(found)} exposures, τ = {TEMPERATURE}, true ω⁺ of each row; "
+        f"{clipped:.2%} of the rows clipped"
     )
+    # The theorem is about the score before the clamp: a clipped row would not be it.
+    claim, provided = f"{how}, negative {NAMES[side]}", clipped == 0
+    return Finding.estimated(SCORES_PART, claim, 1.0, mean, interval, detail, provided=provided)
 
 
 def _different(claim: str, found: list[Sides], side: int) -> Finding:
@@ -240,25 +233,19 @@ def _different(claim: str, found: list[Sides], side: int) -> Finding:
     measured = np.concatenate([pair[side].measured for pair in found])
     expected = np.concatenate([pair[side].expected for pair in found])
     mean, interval = mean_interval(measured, expected)
-    return Finding.estimated(
-        SCORES_PART,
-        claim,
-        float(expected.mean()),
-        mean,
-        interval,
-        provided=not interval[0] <= 1 <= interval[1],
-        detail=f"{len(measured)} rows of {len(found)} exposures; the interval must leave out 1",
-    )
+    detail = f"{len(measured)} rows of {len(found)} exposures; the interval must leave out 1"
+    predicted, provided = float(expected.mean()), not interval[0] <= 1 <= interval[1]
+    return Finding.estimated(SCORES_PART, claim, predicted, mean, interval, detail, provided=provided)
 
 
-def _left_alone(constant: list[Known], seed: int) -> Iterator[Finding]:
-    """That a bias would be seen: the plain negative score, known to be too large, and by how much."""
+def _without_debiasing(constant: list[KnownWorld], seed: int) -> Iterator[Finding]:
+    """The test has power: the plain negative score is too large, by a known amount."""
     found = [_uniform(known, seed, k, debiased=False) for k, known in enumerate(constant)]
     for side in ITEMS, USERS:
         yield _different(f"the same without debiasing (ω⁺ = 0), negative {NAMES[side]}", found, side)
 
 
-def _uniform(known: Known, seed: int, number: int, debiased: bool = True) -> Sides:
+def _uniform(known: KnownWorld, seed: int, number: int, debiased: bool = True) -> Sides:
     """One epoch: every positive is a target once."""
     generator = generator_for(seed, "verify", "theorem", number)
     batches = [(batch, *known.sides(batch, debiased)[1:]) for batch in known.model.batches(generator)]
@@ -271,7 +258,7 @@ def _uniform(known: Known, seed: int, number: int, debiased: bool = True) -> Sid
     return found[ITEMS], found[USERS]
 
 
-def _block(known: Known, seed: int) -> Sides:
+def _block(known: KnownWorld, seed: int) -> Sides:
     """All users and all items at once: what is left of chance is who was shown what."""
     block: Block = next(known.model.batches(generator_for(seed, "verify", "block")))
     scored = steps.score_block(known.model, block, generator_for(seed, "verify", "anchors"))
@@ -356,11 +343,11 @@ def check_loss(
         )
         if name == UNIFORM:
             claim = f"{name}: at {sizes[0]} × {sizes[0]} the logarithm makes it biased"
-            findings.append(Finding.estimated(LOSS_PART, claim, 0.0, *each[0], not_equal=True, detail=detail))
+            findings.append(Finding.estimated(LOSS_PART, claim, 0.0, *each[0], detail, not_equal=True))
         limit = mean_interval(found @ _to_limit(sizes))
         claim = f"{name}: in the limit"
         remains = name not in CONVERGENT
-        findings.append(Finding.estimated(LOSS_PART, claim, 0.0, *limit, not_equal=remains, detail=detail))
+        findings.append(Finding.estimated(LOSS_PART, claim, 0.0, *limit, detail, not_equal=remains))
     return findings, curves
 
 
@@ -385,9 +372,9 @@ def _gaps_of(purpose: tuple[int, int, int, int], targets: int, estimators: Seque
     return found
 
 
-def _at_size(world: World, n: int, sampler: str, beta: float) -> Known:
+def _at_size(world: World, n: int, sampler: str, beta: float) -> KnownWorld:
     """Samples in proportion to the world: negatives, neighbours and instances of a batch."""
-    return Known(
+    return KnownWorld(
         world,
         sampler=sampler,
         frequency_correction=beta,
@@ -397,7 +384,7 @@ def _at_size(world: World, n: int, sampler: str, beta: float) -> Known:
     )
 
 
-def _gap(known: Known, generator: torch.Generator, targets: int) -> float:
+def _gap(known: KnownWorld, generator: torch.Generator, targets: int) -> float:
     differences: list[torch.Tensor] = []
     while sum(map(len, differences)) < targets:
         for batch in known.model.batches(generator):
@@ -407,7 +394,7 @@ def _gap(known: Known, generator: torch.Generator, targets: int) -> float:
     return float(torch.cat(differences).mean())
 
 
-def _difference(known: Known, batch: SampledBatch | InBatch) -> torch.Tensor:
+def _difference(known: KnownWorld, batch: SampledBatch | InBatch) -> torch.Tensor:
     positive, items, users = known.sides(batch)
     loss = known.contrast.loss(positive, items, users).double()
     return loss - known.ideal_loss(batch.users, batch.items, positive)
