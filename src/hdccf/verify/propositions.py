@@ -117,7 +117,7 @@ def _appearances(
     neighbours: Neighbours,
     backwards: Neighbours,
 ) -> Expected:
-    """How often each column stands among the target's negatives, in expectation; before masking."""
+    """How often each column is among the target's negatives, in expectation; before masking."""
     expected: Expected = defaultdict(Fraction)
     for probability, negatives in sampler.every_side(target, nodes, neighbours, backwards):
         counts = _multiplicities(negatives)[0].round().long().tolist()
@@ -157,7 +157,7 @@ def check_propositions(seed: int = 0, batches: int = 200) -> Iterator[Finding]:
 
 
 def _model(data: Interactions, batch_size: int, neighbours: int) -> HDCCFModel:
-    """One whose negatives weigh what they count: not masked, not corrected. Its scores do not matter."""
+    """A model whose negatives have their multiplicity as weight: not masked, not corrected; any scores."""
     settings = HDCCF(
         user_vector="free",
         embedding_dim=1,
@@ -185,7 +185,7 @@ def observed_matrix(graph: Graph) -> Bool[Tensor, "users items"]:
 
 
 def check_each_target(seed: int, epochs: int) -> Finding:
-    """On few pairs a factor (M−1)/|D| is told from (M−1)/(|D|−1), and every target stands for itself."""
+    """On few pairs, where (M−1)/|D| differs from (M−1)/(|D|−1), with every target on its own."""
     batch_size, neighbours = 3, 2
     graph, generator = Graph.of(tiny_data()), generator_for(seed, "verify", "tiny")
     sampler = InBatchSampler(graph, torch.ones(graph.n_pairs), batch_size, neighbours)
@@ -213,7 +213,7 @@ def check_each_target(seed: int, epochs: int) -> Finding:
 
 @dataclass(frozen=True)
 class Counted:
-    """One side of the data: which columns can be negatives of whom, and how often they should be."""
+    """One side of the data: which columns can be negatives of which nodes, and how often they should be."""
 
     unknown: Bool[Tensor, "nodes columns"]
     expected: Float[Tensor, " columns"]

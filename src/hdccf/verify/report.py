@@ -211,7 +211,7 @@ def global_test(deviations: Floats) -> tuple[float, Interval]:
     `deviations` is repetitions × cells, measured less predicted. If the prediction is right, the squared
     length of the columns' sums is a weighted sum of squares of normal numbers, however the cells are
     correlated. Its mean Σ_r ‖x_r‖² and variance 2·Σ_{r≠s} (x_r·x_s)² are in the products of repetitions, and
-    a multiple of a chi-square with this mean and variance stands for it (Box 1954). Gives the squared length
+    it is approximated by a multiple of a chi-square with them (Box 1954). Gives the squared length
     over its mean, 1 in expectation, and where it must lie.
     """
     products = deviations @ deviations.T

@@ -195,7 +195,7 @@ Sides = tuple[Ratios, Ratios]
 
 
 def check_scores(seed: int = 0, n: int = 300, worlds: int = 4) -> Iterator[Finding]:
-    """The means over rows, of `worlds` exposures of n users to n items who like the same."""
+    """The means over rows, of `worlds` exposures of n users to n items with the same likes."""
     constant = [_drawn(n, seed, k, exposure=0.0) for k in range(worlds)]
     found = [_uniform(known, seed, k) for k, known in enumerate(constant)]
     for side in ITEMS, USERS:
@@ -259,7 +259,7 @@ def _uniform(known: KnownWorld, seed: int, number: int, debiased: bool = True) -
 
 
 def _block(known: KnownWorld, seed: int) -> Sides:
-    """All users and all items at once: what is left of chance is who was shown what."""
+    """All users and all items at once: only the exposure is random."""
     block: Block = next(known.model.batches(generator_for(seed, "verify", "block")))
     scored = steps.score_block(known.model, block, generator_for(seed, "verify", "anchors"))
     contrast = replace(
