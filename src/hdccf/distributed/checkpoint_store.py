@@ -45,7 +45,8 @@ def newest(path: str) -> str | None:
     if not steps:
         return None
     best = max(steps, key=lambda name: (steps[name], name))
-    return best if "://" not in path else _with_scheme(path, folder, best)
+    # File systems leave out the scheme of an address.
+    return best if "://" not in path else path.rstrip("/") + best.removeprefix(folder.rstrip("/"))
 
 
 def _step_if_whole(system: fs.FileSystem, name: str, sizes: dict[str, int]) -> int | None:
@@ -57,11 +58,6 @@ def _step_if_whole(system: fs.FileSystem, name: str, sizes: dict[str, int]) -> i
         return int(parts["step"]) if whole else None
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _with_scheme(path: str, folder: str, found: str) -> str:
-    """The path with its scheme, which file systems leave out."""
-    return path.rstrip("/") + found.removeprefix(folder.rstrip("/"))
 
 
 @contextmanager
@@ -83,7 +79,7 @@ class RayCheckpointStore:
     """The checkpoint store of a worker: rank 0 writes, all ranks report, and all read at the start."""
 
     def __init__(self, rank: int, start: str | None) -> None:
-        """`start` is a checkpoint of an earlier call to go on from; Ray's own, of this call, come first."""
+        """`start` is a checkpoint of an earlier call to resume from, unless Ray has one of this call."""
         self.rank, self._start = rank, start
         self._scratch = tempfile.TemporaryDirectory(prefix="hdccf-worker-")
         self._folder = Path(self._scratch.name)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
@@ -59,7 +59,7 @@ class Test:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Made by `compare`; `print` it."""
+    """The result of `compare`: cells, significance tests, and their tables; print it."""
 
     systems: list[str]
     cells: dict[tuple[str, str], dict[str, Cell]]
@@ -92,6 +92,7 @@ class Comparison:
         return json.dumps({"users": self.users, "results": rows, "tests": tests}, indent=2, allow_nan=False)
 
     def to_markdown(self) -> str:
+        """The table with the best in bold, the second underlined, and the legend."""
         rows = self._rows(bold=("**", "**"), underlined=("<u>", "</u>"), star=r"\*")
         return f"{markdown_table(self._head(), rows)}\n\n{self._legend()}\n"
 
@@ -183,39 +184,23 @@ def compare(
     metrics.check_names(names)
     generator = np.random.default_rng(seed)
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
-    pairs: list[_Pair] = []
+    differences: dict[tuple[str, str, str, str], Values] = {}
     for protocol, name in product(protocols, names):
         of_user = _averaged_over_seeds(systems, f"{protocol}/{name}")
         row = _cells(systems, of_user, protocol, name, resamples, generator)
         cells[protocol, name] = row
         best = max(row, key=lambda system: row[system].mean)
-        others = [other for other in systems if other != best]
-        pairs += [_Pair(protocol, name, best, other, of_user[best] - of_user[other]) for other in others]
-    results = paired_tests([pair.differences for pair in pairs], resamples=resamples, generator=generator)
-    tests = _tests(pairs, results, cells)
-    return Comparison(list(systems), cells, tests, len(evaluations[0].per_user))
-
-
-class _Pair(NamedTuple):
-    """The best and another system on one metric, with their differences by user."""
-
-    protocol: str
-    metric: str
-    best: str
-    other: str
-    differences: Values
-
-
-def _tests(
-    pairs: list[_Pair], results: list[PairedTest], cells: dict[tuple[str, str], dict[str, Cell]]
-) -> list[Test]:
+        for other in systems:
+            if other != best:
+                differences[protocol, name, best, other] = of_user[best] - of_user[other]
+    results = paired_tests(list(differences.values()), resamples=resamples, generator=generator)
     holm_t, holm_wilcoxon = holm([r.p_t for r in results]), holm([r.p_wilcoxon for r in results])
     tests = []
-    for pair, result, p_t, p_wilcoxon in zip(pairs, results, holm_t, holm_wilcoxon, strict=True):
-        base = cells[pair.protocol, pair.metric][pair.other].mean
-        relative = result.difference / base if base else None
-        tests.append(Test(*pair[:4], result, p_t, p_wilcoxon, relative))
-    return tests
+    for pair, result, p_t, p_wilcoxon in zip(differences, results, holm_t, holm_wilcoxon, strict=True):
+        protocol, name, _, other = pair
+        base = cells[protocol, name][other].mean
+        tests.append(Test(*pair, result, p_t, p_wilcoxon, result.difference / base if base else None))
+    return Comparison(list(systems), cells, tests, len(evaluations[0].per_user))
 
 
 def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:

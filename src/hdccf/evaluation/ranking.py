@@ -272,6 +272,7 @@ def _checked(given: Tensor, shape: tuple[int, int], scorer: Scorer) -> Scores:
 
 
 def check_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:
+    """The protocols without repeats; refuses unknown ones."""
     unknown = [protocol for protocol in protocols if protocol not in PROTOCOLS]
     if unknown or not protocols:
         given = unknown[0] if unknown else protocols

@@ -301,28 +301,6 @@ ESTIMATORS = {
 CONVERGENT = (UNIFORM, CORRECTED)
 
 
-def gaps(
-    seed: int,
-    repetitions: int,
-    sizes: tuple[int, ...],
-    targets: int,
-    estimators: Sequence[str],
-    *,
-    progress: bool = False,
-) -> dict[str, Floats]:
-    """For each estimator, repetitions × sizes: the mean over targets of the loss less the ideal loss."""
-    table = {name: np.zeros((repetitions, len(sizes))) for name in estimators}
-    for repetition in track(range(repetitions), "worlds of growing size", enabled=progress):
-        for place, n in enumerate(sizes):
-            # As many small worlds as have the users of the largest: no size is noisier for its smallness.
-            shares = max(sizes) // n
-            for share in range(shares):
-                purpose = (seed, repetition, n, share)
-                for name, gap in _gaps_of(purpose, targets // shares, estimators).items():
-                    table[name][repetition, place] += gap / shares
-    return table
-
-
 def check_loss(
     seed: int = 0,
     repetitions: int = 12,
@@ -332,21 +310,29 @@ def check_loss(
     estimators: Sequence[str] = tuple(ESTIMATORS),
     progress: bool = False,
 ) -> tuple[list[Finding], list[Curve]]:
-    findings, curves = [], []
+    """For each estimator, the loss less the ideal loss over sizes of the world, and its limit."""
+    table = {name: np.zeros((repetitions, len(sizes))) for name in estimators}
+    for repetition in track(range(repetitions), "worlds of growing size", enabled=progress):
+        for place, n in enumerate(sizes):
+            # As many small worlds as have the users of the largest: no size is noisier for its smallness.
+            shares = max(sizes) // n
+            for share in range(shares):
+                purpose = (seed, repetition, n, share)
+                for name, gap in _gaps_of(purpose, targets // shares, estimators).items():
+                    table[name][repetition, place] += gap / shares
+    findings: list[Finding] = []
+    curves: list[Curve] = []
     of_sizes = ", ".join(map(str, sizes))
     detail = f"{repetitions} repetitions of worlds of {of_sizes} users and items, τ = {TEMPERATURE}"
-    table = gaps(seed, repetitions, sizes, targets, estimators, progress=progress)
-    for name, found in table.items():
-        each = [mean_interval(column) for column in found.T]
-        curves.append(
-            Curve(name, list(sizes), [mean for mean, _ in each], [interval for _, interval in each])
-        )
+    for name, gaps in table.items():
+        means, intervals = zip(*map(mean_interval, gaps.T), strict=True)
+        curves.append(Curve(name, list(sizes), list(means), list(intervals)))
         if name == UNIFORM:
             claim = f"{name}: at {sizes[0]} × {sizes[0]} the logarithm makes it biased"
-            findings.append(Finding.estimated(LOSS_PART, claim, 0.0, *each[0], detail, not_equal=True))
-        limit = mean_interval(found @ _to_limit(sizes))
-        claim = f"{name}: in the limit"
-        remains = name not in CONVERGENT
+            biased = Finding.estimated(LOSS_PART, claim, 0.0, means[0], intervals[0], detail, not_equal=True)
+            findings.append(biased)
+        limit = mean_interval(gaps @ _to_limit(sizes))
+        claim, remains = f"{name}: in the limit", name not in CONVERGENT
         findings.append(Finding.estimated(LOSS_PART, claim, 0.0, *limit, detail, not_equal=remains))
     return findings, curves
 
@@ -385,16 +371,13 @@ def _at_size(world: World, n: int, sampler: str, beta: float) -> KnownWorld:
 
 
 def _gap(known: KnownWorld, generator: torch.Generator, targets: int) -> float:
+    """The mean of the loss less the ideal loss over at least so many targets."""
     differences: list[torch.Tensor] = []
     while sum(map(len, differences)) < targets:
         for batch in known.model.batches(generator):
-            differences.append(_difference(known, batch))
+            positive, items, users = known.sides(batch)
+            loss = known.contrast.loss(positive, items, users).double()
+            differences.append(loss - known.ideal_loss(batch.users, batch.items, positive))
             if sum(map(len, differences)) >= targets:
                 break
     return float(torch.cat(differences).mean())
-
-
-def _difference(known: KnownWorld, batch: SampledBatch | InBatch) -> torch.Tensor:
-    positive, items, users = known.sides(batch)
-    loss = known.contrast.loss(positive, items, users).double()
-    return loss - known.ideal_loss(batch.users, batch.items, positive)
