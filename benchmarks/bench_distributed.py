@@ -100,15 +100,15 @@ def on_the_wire() -> int:
 
 def measure_worker(config: dict[str, Any]) -> dict[str, Any]:
     """What each worker runs: all models, step by step."""
-    from hdccf.distributed.group import Group
-    from hdccf.distributed.members import Member
+    from hdccf.distributed.graph import WorkerData
+    from hdccf.distributed.process_group import TorchProcessGroup
     from hdccf.distributed.store import Store
 
     began = time.time()
     torch.set_num_threads(1)
-    group = Group()
-    member = Member(Store(config["store"]), group)
-    train = member.pairs()
+    group = TorchProcessGroup()
+    data = WorkerData(Store(config["store"]), group)
+    train = data.pairs()
     ready = time.time()
     idle = -on_the_wire()
     time.sleep(2)
@@ -130,7 +130,7 @@ def measure_worker(config: dict[str, Any]) -> dict[str, Any]:
     wire = {"latency_seconds": exchange(group, 1, 200), "seconds_a_byte": exchange(group, 1 << 22, 5) / 2**24}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     facts = torch.zeros(group.size, 4, dtype=torch.float64)
-    facts[group.rank] = torch.tensor([began, ready, peak, len(member.split.train)], dtype=torch.float64)
+    facts[group.rank] = torch.tensor([began, ready, peak, len(data.split.train)], dtype=torch.float64)
     return {"models": models, "workers": group.all_reduce(facts).tolist(), **wire}
 
 

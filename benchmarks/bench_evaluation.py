@@ -37,7 +37,7 @@ from torch import Tensor
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split, leave_one_out
 from hdccf.evaluation import Ranker, evaluate, metrics, ranking
-from hdccf.evaluation.questions import Questions
+from hdccf.evaluation.candidates import Queries
 
 KS = (10, 50)
 DIM = 64
@@ -165,20 +165,20 @@ def stopwatch(model: Dot) -> Iterator[dict[str, float]]:
         return run
 
     @contextmanager
-    def timed_without(*arguments: Any) -> Iterator[None]:
-        block = without(*arguments)
+    def timed_masked(*arguments: Any) -> Iterator[None]:
+        block = masked(*arguments)
         timed(block.__enter__, "leaving out")()
         try:
             yield
         finally:
             timed(block.__exit__, "leaving out")(None, None, None)
 
-    without = ranking._without
+    masked = ranking._masked
     replaced: dict[tuple[Any, str], Any] = {
-        (ranking, "_without"): timed_without,
-        (ranking, "place"): timed(ranking.place, "ranking"),
+        (ranking, "_masked"): timed_masked,
+        (ranking, "rank_counts"): timed(ranking.rank_counts, "ranking"),
         (ranking, "top_items"): timed(vars(ranking)["top_items"], "lists"),
-        (Questions, "excluded_cells"): timed(Questions.excluded_cells, "leaving out"),
+        (Queries, "excluded_cells"): timed(Queries.excluded_cells, "leaving out"),
         (Dot, "score_block"): timed(Dot.score_block, "product"),
     }
     originals = {(owner, name): vars(owner)[name] for owner, name in replaced}
@@ -209,7 +209,7 @@ def bench(size: tuple[int, int, int], repeats: int, threads: int) -> dict[str, A
     ranker = Ranker(split, "test", folder=None)
     lists = ranker.rank(model, "full", top=KS[-1]).lists
     assert lists is not None
-    ranx_whole, ranx_prepared = ranx_candidate(split, lists, ranker.questions.users)
+    ranx_whole, ranx_prepared = ranx_candidate(split, lists, ranker.queries.users)
     names = metrics.names_at(KS)
 
     def accuracy() -> dict[str, float]:
@@ -220,8 +220,8 @@ def bench(size: tuple[int, int, int], repeats: int, threads: int) -> dict[str, A
         return found.values["full"]
 
     def from_lists() -> dict[str, float]:
-        places = ranker.judge(lists)
-        return {name: metrics.mean(metrics.per_user(places, name)) for name in names if name != "auc"}
+        ranks = ranker.ranks_of_lists(lists)
+        return {name: metrics.mean(metrics.per_user(ranks, name)) for name in names if name != "auc"}
 
     implicits = {k: implicit_candidate(split, model, k, threads) for k in KS}
     for k in KS:

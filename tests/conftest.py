@@ -14,7 +14,6 @@ TORCH_ROOMS = [
     "hdccf.losses.diagnostics",
     "hdccf.models.layers",
     "hdccf.evaluation.ranking",
-    "hdccf.evaluation.scorers",
     "hdccf.recommend.explain",
     "hdccf.recommend.lens",
     "hdccf.losses.contrastive",

@@ -20,12 +20,15 @@ from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
 from hdccf.models.hdccf import steps
 from hdccf.verify import Finding, Report, propositions, verify
 from hdccf.verify.bound import check_bound
-from hdccf.verify.convergence import CORRECTED, ESTIMATORS, UNIFORM, check_loss
-from hdccf.verify.enumeration import check_enumeration
 from hdccf.verify.gradients import check_gradients
-from hdccf.verify.propositions import check_appearances, check_each_target, check_propositions
-from hdccf.verify.statistics import LEVEL, global_test, mean_interval
-from hdccf.verify.theorem import check_scores
+from hdccf.verify.propositions import (
+    check_appearances,
+    check_each_target,
+    check_enumeration,
+    check_propositions,
+)
+from hdccf.verify.report import LEVEL, global_test, mean_interval
+from hdccf.verify.theorem import CORRECTED, ESTIMATORS, UNIFORM, check_loss, check_scores
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Check = Callable[[], Iterable[Finding]]
@@ -411,7 +414,7 @@ def test_the_curves_are_printed_and_drawn(tmp_path: Path, capsys: pytest.Capture
     pytest.importorskip("matplotlib")
     from rich.console import Console
 
-    from hdccf.verify.figure import draw
+    from hdccf.verify.report import draw
 
     findings, curves = check_loss(0, 2, (50, 100), 200, estimators=(UNIFORM, CORRECTED))
     Console(width=150).print(Report(findings, curves))

@@ -116,7 +116,7 @@ def test_a_kept_evaluation_is_used_until_something_changes(
         asked.append(arguments[0])
         return real(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("hdccf.evaluation.kept.evaluate", watched)
+    monkeypatch.setattr("hdccf.evaluation.compare.evaluate", watched)
     assert call("compare", *both) == 0
     assert capsys.readouterr().out == first
     assert not asked

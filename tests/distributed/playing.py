@@ -21,7 +21,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FileLock(shared / "scenario.lock"):
         if not (out / "code").exists():
             out.mkdir()
-            (out / "code").write_text("it did not end")  # whoever comes next does not try again
+            (out / "code").write_text("it did not end")  # so that the next one does not try again
             _play(out)
     assert (out / "code").read_text() == "0", (out / "scenario.log").read_text()[-4000:]
     return out

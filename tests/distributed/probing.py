@@ -10,11 +10,11 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings
 from hdccf.data.interactions import Interactions
-from hdccf.distributed import gradients
-from hdccf.distributed.group import Group
-from hdccf.distributed.members import Member
+from hdccf.distributed import process_group as group_module
+from hdccf.distributed.graph import WorkerData
+from hdccf.distributed.process_group import TorchProcessGroup
 from hdccf.distributed.store import Store
-from hdccf.distributed.validation import DistributedValidator
+from hdccf.distributed.worker import DistributedValidator
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR, PMF, SSM
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
@@ -158,7 +158,10 @@ def every_step(
 
 
 def trained(
-    settings: Settings, train: Interactions, judge: Validator, process_group: ProcessGroup = SINGLE_PROCESS
+    settings: Settings,
+    train: Interactions,
+    validator: Validator,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> list[dict[str, Any]]:
     """What a short training logs, in float64: in float32 a rank may turn on the last bit."""
     log = _Log()
@@ -172,7 +175,7 @@ def trained(
         loop = Loop(
             model,
             settings,
-            judge,
+            validator,
             log,
             seed=SEED,
             options=options,
@@ -197,16 +200,16 @@ def probe(config: dict[str, Any]) -> dict[str, Any]:
     """What a worker runs: all cases over its part of the store. The first one writes them down."""
     torch.set_num_threads(1)
     # Small tables go out by rows too, so that both ways are taken.
-    gradients._LEAST_ROWS = config["least_rows"]
-    group = Group()
-    member = Member(Store(config["store"]), group)
-    train = member.pairs()
+    group_module._LEAST_ROWS = config["least_rows"]
+    group = TorchProcessGroup()
+    data = WorkerData(Store(config["store"]), group)
+    train = data.pairs()
     for name, found in every_step(train, group):
         if group.rank == 0:
             checkpoint.save(Path(config["out"]) / f"{name}.safetensors", found, {})
     logs = {
-        name: trained(settings, train, DistributedValidator(settings, member), group)
+        name: trained(settings, train, DistributedValidator(settings, data), group)
         for name, settings in TRAININGS.items()
     }
-    held = group.everyone(len(member.split.train), "facts")
-    return {"held": held, "sent": dict(group.sent), "logs": logs, "groups_read": member.store.groups_read}
+    held = group.all_gather_int(len(data.split.train), "facts")
+    return {"held": held, "sent": dict(group.sent), "logs": logs, "groups_read": data.store.groups_read}

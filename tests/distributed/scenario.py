@@ -22,10 +22,10 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from graphs import small_split
 from hdccf.config import FitOptions
 from hdccf.data.split import Split
-from hdccf.distributed import answering, driver, worker
-from hdccf.distributed.ranking import ranked_together
+from hdccf.distributed import driver, inference, worker
+from hdccf.distributed.inference import ranked_together
 from hdccf.distributed.store import write_store
-from hdccf.evaluation.evaluating import evaluate
+from hdccf.evaluation.evaluation import evaluate
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.recommender import load_run
 from hdccf.recommend.run_folder import Cluster as Workers
@@ -115,12 +115,12 @@ def killed_driver(out: Path, nodes: Cluster) -> None:
     driver.resume(RunFolder.open(out / "resumed"))
 
 
-def everybody(out: Path, nodes: Cluster) -> None:
+def all_users(out: Path, nodes: Cluster) -> None:
     """Lists and places for all users by two workers; what hands them out needs a processor as well."""
     nodes.add_node(num_cpus=1)
     wanted = {"k": 5, "history": "all", "include_seen": False, "deny": [101, 102]}
     run = RunFolder.open(out / "calm")
-    answering.recommend_all(
+    inference.recommend_all(
         run, out / "all.parquet", Workers(workers=2), wanted, overwrite=False, progress=False
     )
     with ranked_together(run, Workers(workers=2), 64) as rank:
@@ -133,7 +133,7 @@ PARTS = {
     "calm": calm,
     "faulty": faulty,
     "killed driver": killed_driver,
-    "everybody": everybody,
+    "all users": all_users,
 }
 
 

@@ -1,4 +1,4 @@
-"""The parts of distributed training that need no second process: store, checkpoints, parts, words."""
+"""What needs no second process: the store, parts of batches, gradients, checkpoints, log lines, refusals."""
 
 import io
 import json
@@ -24,10 +24,10 @@ from hdccf.data.graph import Graph
 from hdccf.data.samplers import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
 from hdccf.data.split import leave_one_out
 from hdccf.distributed import driver
-from hdccf.distributed.checkpoints import newest, seal
-from hdccf.distributed.gradients import all_reduce_gradients
-from hdccf.distributed.reporting import Voices, describe
-from hdccf.distributed.store import Store, Stretch, write_store
+from hdccf.distributed.checkpoint_store import newest, seal
+from hdccf.distributed.driver import LogFilter, describe
+from hdccf.distributed.process_group import all_reduce_gradients
+from hdccf.distributed.store import Shard, Store, write_store
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import frozen_candidates
 from hdccf.models import MODELS
@@ -38,7 +38,7 @@ from hdccf.models.factorization import BPR
 
 @pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("address", [True, False])
-def test_a_stretch_of_the_store_is_that_of_the_split(
+def test_a_shard_of_the_store_is_that_of_the_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool, address: bool
 ) -> None:
     monkeypatch.setattr("hdccf.distributed.store.ROWS_IN_A_GROUP", 16)
@@ -47,7 +47,7 @@ def test_a_stretch_of_the_store_is_that_of_the_split(
     write_store(split, place)
     store = Store(place)
     assert (store.n_users, store.n_items) == (split.n_users, split.n_items)
-    for users in store.stretches("user", 3):
+    for users in store.shards("user", 3):
         for own_ids in (True, False):
             some = store.split_of(users, own_ids=own_ids)
             for name in ("train", "validation", "test"):
@@ -62,33 +62,31 @@ def test_a_stretch_of_the_store_is_that_of_the_split(
             if own_ids:
                 assert some.train.user_ids.equals(split.train.user_ids[users.first : users.last])
                 assert some.train.item_ids.equals(split.train.item_ids)
-    for items in store.stretches("item", 3):
+    for items in store.shards("item", 3):
         starts = split.train.by_item.starts
         expected = split.train.by_item.neighbours[starts[items.first] : starts[items.last]]
         np.testing.assert_array_equal(store.users_of(items), expected)
 
 
-def test_a_worker_reads_only_what_touches_its_stretch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_reads_only_what_touches_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hdccf.distributed.store.ROWS_IN_A_GROUP", 8)
     split = small_split()
     write_store(split, str(tmp_path))
     store = Store(str(tmp_path))
-    store.users_of(Stretch(0, split.n_items))
+    store.users_of(Shard(0, split.n_items))
     everything, store.groups_read = store.groups_read, 0
     assert everything == math.ceil(len(split.train) / 8)
-    store.users_of(store.stretches("item", 4)[1])
+    store.users_of(store.shards("item", 4)[1])
     assert 0 < store.groups_read <= math.ceil(everything / 4) + 2
 
 
-def test_stretches_have_about_as_many_pairs_each(tmp_path: Path) -> None:
+def test_shards_have_about_as_many_pairs_each(tmp_path: Path) -> None:
     split = leave_one_out(random_interactions(4, 200, 40, 0.2, full=False))
     write_store(split, str(tmp_path))
     store = Store(str(tmp_path))
     for parts in (1, 2, 3, 7):
-        found = store.stretches("user", parts)
-        assert [stretch.first for stretch in found] == [0, *(stretch.last for stretch in found[:-1])]
+        found = store.shards("user", parts)
+        assert [shard.first for shard in found] == [0, *(shard.last for shard in found[:-1])]
         assert found[-1].last == split.n_users
         sizes = [int(store.user_degrees[each.first : each.last].sum()) for each in found]
         assert sum(sizes) == len(split.train)
@@ -99,7 +97,7 @@ def test_candidates_come_with_the_store(tmp_path: Path) -> None:
     split = small_split()
     write_store(split, str(tmp_path))
     store, frozen = Store(str(tmp_path)), frozen_candidates(split, "validation")
-    for users in store.stretches("user", 2):
+    for users in store.shards("user", 2):
         found = store.candidates_of(users)
         np.testing.assert_array_equal(found.negatives, frozen.of(found.users + users.first))
 
@@ -156,18 +154,18 @@ class _Threads:
     def __init__(self, rank: int, size: int, barrier: Barrier, table: list[Any]) -> None:
         self.rank, self.size, self._barrier, self._table = rank, size, barrier, table
 
-    def lists(self, own: Tensor, purpose: str, lengths: list[int] | None = None) -> list[Tensor]:
+    def all_gather_ragged(self, own: Tensor, purpose: str, lengths: list[int] | None = None) -> list[Tensor]:
         self._table[self.rank] = own.clone()
         self._barrier.wait()
         found = list(self._table)
         self._barrier.wait()
         return found
 
-    def reduced(self, own: Tensor, purpose: str) -> Tensor:
-        return torch.stack(self.lists(own, purpose)).sum(0)
+    def all_reduce_in_place(self, own: Tensor, purpose: str) -> Tensor:
+        return torch.stack(self.all_gather_ragged(own, purpose)).sum(0)
 
-    def numbers(self, own: Tensor, purpose: str) -> Tensor:
-        return torch.stack(self.lists(own, purpose))
+    def all_gather_ints(self, own: Tensor, purpose: str) -> Tensor:
+        return torch.stack(self.all_gather_ragged(own, purpose))
 
 
 @pytest.mark.parametrize("touched", ["same", "apart", "all", "none"])
@@ -176,7 +174,7 @@ def test_gradients_add_up_whichever_way_they_go(
     touched: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a table, a vector and a number. A member without one adds nothing; where all are, they stay so."""
-    monkeypatch.setattr("hdccf.distributed.gradients._LEAST_ROWS", 2)
+    monkeypatch.setattr("hdccf.distributed.process_group._LEAST_ROWS", 2)
     rows: dict[str, list[list[int]]] = {
         "same": [[3, 5]] * 3,
         "apart": [[1], [4, 6], [9]],
@@ -237,11 +235,11 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path, address: bool) -> 
 
 def test_only_the_training_is_heard() -> None:
     heard = io.StringIO()
-    voices = Voices(heard)
-    print("\x1b[36m(RayTrainWorker pid=7)\x1b[0m epoch 1/3  loss 2.0", file=voices)
-    print("\x1b[36m(PlacementGroupCleaner pid=7)\x1b[0m Failed to query", file=voices)
-    print("(TrainController pid=8, ip=10.0.0.1) hdccf: worker 1 of 2 died", file=voices)
-    print("error: something of the driver's own", file=voices)
+    filtered = LogFilter(heard)
+    print("\x1b[36m(RayTrainWorker pid=7)\x1b[0m epoch 1/3  loss 2.0", file=filtered)
+    print("\x1b[36m(PlacementGroupCleaner pid=7)\x1b[0m Failed to query", file=filtered)
+    print("(TrainController pid=8, ip=10.0.0.1) hdccf: worker 1 of 2 died", file=filtered)
+    print("error: something of the driver's own", file=filtered)
     assert heard.getvalue() == (
         "epoch 1/3  loss 2.0\nhdccf: worker 1 of 2 died\nerror: something of the driver's own\n"
     )
@@ -259,7 +257,7 @@ def test_faults_are_told_apart() -> None:
 
 def test_models_that_train_alone_are_refused() -> None:
     for name, entry in MODELS.items():
-        if name in driver.TRAINED_TOGETHER:
+        if name in driver.DATA_PARALLEL:
             driver.check(entry.settings())
         else:
             with pytest.raises(ConfigError, match=f"^{name} trains in one process; leave out --workers"):

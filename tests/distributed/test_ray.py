@@ -17,12 +17,11 @@ from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import FitOptions
-from hdccf.distributed.checkpoints import newest
-from hdccf.distributed.group import Group
-from hdccf.distributed.members import Member
+from hdccf.distributed.checkpoint_store import newest
+from hdccf.distributed.graph import WorkerData
+from hdccf.distributed.process_group import TorchProcessGroup
 from hdccf.distributed.store import Store, write_store
-from hdccf.evaluation.evaluating import evaluate
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.evaluation import Evaluation, evaluate
 from hdccf.recommend.recommender import load_run
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.training.fit import fit, validator_for
@@ -58,19 +57,19 @@ def assert_same_step(name: str, found: dict[str, Tensor]) -> None:
 
 
 @pytest.fixture
-def group_of_one(tmp_path: Path) -> Iterator[Group]:
+def group_of_one(tmp_path: Path) -> Iterator[TorchProcessGroup]:
     place = tmp_path / "rendezvous"
     dist.init_process_group("gloo", init_method=f"file://{place}", rank=0, world_size=1)
     try:
-        yield Group()
+        yield TorchProcessGroup()
     finally:
         dist.destroy_process_group()
 
 
-def test_one_worker_takes_the_steps_of_one_process(group_of_one: Group, tmp_path: Path) -> None:
+def test_one_worker_takes_the_steps_of_one_process(group_of_one: TorchProcessGroup, tmp_path: Path) -> None:
     """Over a store of which it has everything."""
     write_store(world(), str(tmp_path / "store"))
-    train = Member(Store(str(tmp_path / "store")), group_of_one).pairs()
+    train = WorkerData(Store(str(tmp_path / "store")), group_of_one).pairs()
     alone()  # before the other's steps, as both set torch's default precision
     for name, found in every_step(train, group_of_one):
         assert_same_step(name, found)
@@ -144,7 +143,7 @@ def test_a_killed_driver_is_resumed(played: Path) -> None:
     assert_same_runs(played / "calm", played / "resumed")
 
 
-def test_lists_for_everybody_are_those_of_one_process(played: Path, tmp_path: Path) -> None:
+def test_lists_of_all_users_are_those_of_one_process(played: Path, tmp_path: Path) -> None:
     load_run(played / "calm").recommend_all(tmp_path / "all.parquet", k=5, deny=[101, 102])
     mine, theirs = (pl.read_parquet(folder / "all.parquet") for folder in (tmp_path, played))
     assert theirs.drop("score").equals(mine.drop("score"))

@@ -27,9 +27,9 @@ def test_every_metric_equals_that_of_ranx(protocol: str, held_out: tuple[int, in
     order = np.random.default_rng(0).permutation(80 * 150).reshape(80, 150)
     scores = torch.from_numpy(order).double()
     ranker = Ranker(split, "test", folder=None)
-    places = ranker.rank(Table(scores), protocol).places
+    ranks = ranker.rank(Table(scores), protocol).ranks
     wanted, given = {}, {}
-    for row, user in enumerate(ranker.questions.users.tolist()):
+    for row, user in enumerate(ranker.queries.users.tolist()):
         held_out_items = split.test.by_user.of(user).tolist()
         taken = {*split.train.by_user.of(user).tolist(), *split.validation.by_user.of(user).tolist()}
         candidates = [item for item in range(150) if item not in taken]
@@ -40,7 +40,7 @@ def test_every_metric_equals_that_of_ranx(protocol: str, held_out: tuple[int, in
     names = [f"{metric}@{k}" for metric in RANX for k in KS]
     theirs = _ranx(wanted, given, [f"{theirs}@{k}" for theirs in RANX.values() for k in KS])
     for name, their in zip(names, theirs, strict=True):
-        assert metrics.mean(metrics.per_user(places, name)) == pytest.approx(their, abs=1e-6), name
+        assert metrics.mean(metrics.per_user(ranks, name)) == pytest.approx(their, abs=1e-6), name
 
 
 def _ranx(wanted: object, given: object, names: list[str]) -> list[float]:
@@ -100,9 +100,9 @@ def test_hr_and_ndcg_equal_those_of_implicit(
             assert ours[f"hr@{k}"] == pytest.approx(theirs["precision"], abs=1e-6)
         else:
             # implicit pools: hits over what could be hit, Σ hits / Σ min(K, R).
-            places = ranker.rank(Dot(users, items), "full").places
-            hits = metrics.recall(places, k) * places.relevant
-            pooled = hits.sum() / np.minimum(places.relevant, k).sum()
+            ranks = ranker.rank(Dot(users, items), "full").ranks
+            hits = metrics.recall(ranks, k) * ranks.relevant
+            pooled = hits.sum() / np.minimum(ranks.relevant, k).sum()
             assert pooled == pytest.approx(theirs["precision"], abs=1e-6)
 
 

@@ -8,17 +8,17 @@ from ranking_oracles import expected_metrics
 
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
-from hdccf.evaluation.metrics import Places
+from hdccf.evaluation.metrics import Ranks
 
 
-def places_of(scores: list[float], relevant: list[bool]) -> Places:
-    """One user's places, counted one by one."""
+def ranks_of(scores: list[float], relevant: list[bool]) -> Ranks:
+    """One user's ranks, counted one by one."""
     held_out = np.array([score for score, flag in zip(scores, relevant, strict=True) if flag], np.float64)
     everything = np.array(scores, np.float64)
     above = np.array([(everything > score).sum() for score in held_out])
     tied = np.array([(everything == score).sum() for score in held_out])
     negatives = np.array([len(scores) - len(held_out)])
-    return Places.among(np.array([0, len(held_out)]), held_out, above, tied, negatives)
+    return Ranks.from_counts(np.array([0, len(held_out)]), held_out, above, tied, negatives)
 
 
 @st.composite
@@ -35,48 +35,48 @@ def ranked_lists(draw: st.DrawFn) -> tuple[list[float], list[bool]]:
 @given(ranked_lists(), st.integers(1, 7))
 def test_expectations_equal_the_mean_over_all_orders(case: tuple[list[float], list[bool]], k: int) -> None:
     scores, relevant = case
-    places = places_of(scores, relevant)
+    ranks = ranks_of(scores, relevant)
     for name, expected in expected_metrics(scores, relevant, k).items():
-        assert metrics.per_user(places, name)[0] == pytest.approx(expected, abs=1e-12), name
+        assert metrics.per_user(ranks, name)[0] == pytest.approx(expected, abs=1e-12), name
 
 
 def test_users_are_kept_apart() -> None:
-    """Two users in one `Places` have what each has alone."""
+    """Two users in one `Ranks` have what each has alone."""
     first = ([3.0, 1.0, 1.0, 0.0, 2.0], [False, True, True, False, True])
     second = ([1.0, 1.0, 1.0, 1.0, 5.0], [True, False, True, False, False])
-    alone = [places_of(*first), places_of(*second)]
+    alone = [ranks_of(*first), ranks_of(*second)]
     scores = np.array([1.0, 1.0, 2.0, 1.0, 1.0])
-    together = Places.among(
+    together = Ranks.from_counts(
         np.array([0, 3, 5]),
         scores,
-        np.concatenate([places.above for places in alone]),
-        np.concatenate([places.tied for places in alone]),
+        np.concatenate([ranks.above for ranks in alone]),
+        np.concatenate([ranks.tied for ranks in alone]),
         np.array([2, 3]),
     )
     for name in metrics.names_at((1, 2, 3, 5)):
-        expected = [metrics.per_user(places, name)[0] for places in alone]
+        expected = [metrics.per_user(ranks, name)[0] for ranks in alone]
         np.testing.assert_allclose(metrics.per_user(together, name), expected, atol=1e-12, err_msg=name)
 
 
 def test_equal_scores_give_ten_in_a_hundred() -> None:
-    places = places_of([0.5] * 100, [True] + [False] * 99)
-    assert metrics.hr(places, 10)[0] == 0.1
-    assert metrics.recall(places, 10)[0] == 0.1
-    assert metrics.auc(places)[0] == 0.5
+    ranks = ranks_of([0.5] * 100, [True] + [False] * 99)
+    assert metrics.hr(ranks, 10)[0] == 0.1
+    assert metrics.recall(ranks, 10)[0] == 0.1
+    assert metrics.auc(ranks)[0] == 0.5
 
 
 def test_alone_takes_the_other_held_out_items_out_of_the_candidates() -> None:
-    places = places_of([3.0, 2.0, 2.0, 2.0, 1.0], [True, True, True, False, True]).alone
-    assert places.above.tolist() == [0, 0, 0, 1]
-    assert places.tied.tolist() == [1, 2, 2, 1]
-    assert places.negatives.tolist() == [1, 1, 1, 1]
+    ranks = ranks_of([3.0, 2.0, 2.0, 2.0, 1.0], [True, True, True, False, True]).alone
+    assert ranks.above.tolist() == [0, 0, 0, 1]
+    assert ranks.tied.tolist() == [1, 2, 2, 1]
+    assert ranks.negatives.tolist() == [1, 1, 1, 1]
 
 
 def test_nothing_to_rank_against_has_no_value() -> None:
-    places = places_of([1.0, 2.0], [True, True])
-    assert np.isnan(metrics.per_user(places, "ndcg@1")).all()
+    ranks = ranks_of([1.0, 2.0], [True, True])
+    assert np.isnan(metrics.per_user(ranks, "ndcg@1")).all()
     with pytest.raises(EvaluationError, match="no user has a candidate"):
-        metrics.mean(metrics.per_user(places, "ndcg@1"))
+        metrics.mean(metrics.per_user(ranks, "ndcg@1"))
 
 
 @pytest.mark.parametrize("name", ["ndcg", "ndcg@0", "ndcg@x", "speed@10", "auc@10", ""])

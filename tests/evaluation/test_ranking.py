@@ -13,7 +13,7 @@ import hdccf
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Ranker, metrics
-from hdccf.evaluation.ranking import place
+from hdccf.evaluation.ranking import rank_counts
 
 
 def literal_full(scorer: Table, split: Split, part: str, k: int) -> dict[int, dict[str, float]]:
@@ -39,22 +39,22 @@ def test_full_ranking_equals_the_literal_version(part: str, held_out: tuple[int,
     scores = torch.randint(0, 5, (12, 11), generator=torch.Generator().manual_seed(3)).float()
     expected = literal_full(Table(scores), split, part, 3)
     ranker = Ranker(split, part, folder=None)
-    places = ranker.rank(Table(scores), "full").places
+    ranks = ranker.rank(Table(scores), "full").ranks
     for name in metrics.names_at((3,)):
-        values = metrics.per_user(places, name)
-        for user, value in zip(ranker.questions.users.tolist(), values, strict=True):
+        values = metrics.per_user(ranks, name)
+        for user, value in zip(ranker.queries.users.tolist(), values, strict=True):
             assert value == pytest.approx(expected[user][name], abs=1e-12), (user, name)
-    assert len(expected) == len(ranker.questions)
+    assert len(expected) == len(ranker.queries)
 
 
 def test_sampled_ranking_equals_sorting_the_frozen_candidates() -> None:
     split = world(30, 60, seed=2, held_out=(1, 4))
     scores = torch.randn(30, 60, generator=torch.Generator().manual_seed(0))
     ranker = Ranker(split, "test", negatives=20, folder=None)
-    places = ranker.rank(Table(scores), "sampled").places
+    ranks = ranker.rank(Table(scores), "sampled").ranks
     for name in metrics.names_at((5,)):
-        values = metrics.per_user(places, name)
-        for row, user in enumerate(ranker.questions.users.tolist()):
+        values = metrics.per_user(ranks, name)
+        for row, user in enumerate(ranker.queries.users.tolist()):
             held_out = split.test.by_user.of(user).tolist()
             candidates = [*held_out, *ranker.negatives[row].tolist()]
             order = sorted(candidates, key=lambda item: -scores[user, item])
@@ -132,15 +132,15 @@ def test_other_types_of_scores(dtype: torch.dtype) -> None:
 def test_validation_leaves_test_items_in_and_test_takes_validation_items_out() -> None:
     split = split_of([[(0, 0)], [(0, 1)], [(0, 2)]], 1, 4)
     best_first = Table(torch.tensor([[9.0, 3.0, 5.0, 1.0]]))
-    validation = Ranker(split, "validation", folder=None).rank(best_first, "full").places
-    test = Ranker(split, "test", folder=None).rank(best_first, "full").places
+    validation = Ranker(split, "validation", folder=None).rank(best_first, "full").ranks
+    test = Ranker(split, "test", folder=None).rank(best_first, "full").ranks
     assert (validation.above.tolist(), validation.negatives.tolist()) == ([1], [2])
     assert (test.above.tolist(), test.negatives.tolist()) == ([0], [1])
 
 
 def test_place_counts_strictly_more_and_the_same() -> None:
     scores = np.array([[1.0, 2.0, 2.0, 3.0], [0.0, 0.0, -np.inf, 0.0]])
-    found = place(scores, np.array([1, 3, 0]), np.array([0, 2, 3]))
+    found = rank_counts(scores, np.array([1, 3, 0]), np.array([0, 2, 3]))
     assert found.above.tolist() == [1, 0, 0]
     assert found.tied.tolist() == [2, 1, 3]
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.evaluation import Evaluation
 from hdccf.experiments.journal import Journal, Record, Run
 from hdccf.experiments.plans import Row
 from hdccf.experiments.running import Outcome

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from records import METRICS, PROTOCOLS, evaluated, journal_of
 
-from hdccf.evaluation.comparison import compare
+from hdccf.evaluation.compare import compare
 from hdccf.experiments.figures import draw_bars, draw_densities, draw_sweeps, panels_of
 from hdccf.experiments.journal import Journal
 from hdccf.experiments.plans import Row

@@ -12,7 +12,7 @@ from command_line import call, error_of
 from graphs import small_split, tastes
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
-from hdccf.evaluation.kept import evaluate_run
+from hdccf.evaluation.compare import evaluate_run
 from hdccf.recommend.run_folder import curves, settings_table
 from hdccf.report import report, write_report
 from hdccf.report.html import HEIGHT, WIDTH, line_chart, table

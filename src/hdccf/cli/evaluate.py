@@ -14,9 +14,8 @@ from hdccf.config import Cluster, EvaluationOptions
 from hdccf.errors import EvaluationError, needs_ray
 
 if TYPE_CHECKING:
-    from hdccf.evaluation.comparison import Comparison
-    from hdccf.evaluation.evaluating import Rank
-    from hdccf.evaluation.report import Evaluation
+    from hdccf.evaluation.compare import Comparison
+    from hdccf.evaluation.evaluation import Evaluation, Rank
 
 _DEFAULTS = EvaluationOptions()
 PROTOCOLS_OF = {**{name: (name,) for name in _DEFAULTS.protocols}, "both": _DEFAULTS.protocols}
@@ -60,7 +59,7 @@ def evaluate(
     as_markdown: AsMarkdown = False,
 ) -> None:
     """Rank a run's held-out items and print how well it did; per-user values are kept in its directory."""
-    from hdccf.evaluation.kept import evaluate_run
+    from hdccf.evaluation.compare import evaluate_run
 
     _refuse_both(as_json, as_markdown)
     with _ranking(run, cluster, options.memory) as rank:
@@ -75,7 +74,7 @@ def _ranking(run: Path, cluster: Cluster | None, memory: int) -> Iterator["Rank 
         yield None
         return
     needs_ray("--workers")
-    from hdccf.distributed.ranking import ranked_together
+    from hdccf.distributed.inference import ranked_together
     from hdccf.recommend.run_folder import RunFolder
 
     with ranked_together(RunFolder.open(run), cluster, memory) as rank:
@@ -106,8 +105,8 @@ def compare(
     the deviation over seeds is printed beside.
     """
     from hdccf.console import track
-    from hdccf.evaluation.comparison import compare as compare_systems
-    from hdccf.evaluation.kept import evaluate_run, grouped
+    from hdccf.evaluation.compare import compare as compare_systems
+    from hdccf.evaluation.compare import evaluate_run, grouped
 
     _refuse_both(as_json, as_markdown)
     if len(runs) < 2:

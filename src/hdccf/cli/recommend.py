@@ -121,7 +121,7 @@ def _write(
     if cluster is None:
         loaded.recommend_all(out, overwrite=overwrite, progress=True, **wanted)
     else:
-        from hdccf.distributed.answering import recommend_all
+        from hdccf.distributed.inference import recommend_all
         from hdccf.recommend.run_folder import RunFolder
 
         run = RunFolder.open(loaded.path)

@@ -38,7 +38,7 @@ def verify(
 
     from hdccf.verify import PARTS
     from hdccf.verify import verify as check
-    from hdccf.verify.figure import draw, refuse_figure
+    from hdccf.verify.report import draw, refuse_figure
 
     parts = PARTS if only is None else tuple(part.strip() for part in only.split(","))
     if figure is not None:

@@ -1,6 +1,8 @@
-"""Starts the workers, waits for them, and puts what they have learnt into the run's folder."""
+"""Starts Ray Train workers, waits for them, and copies the result into the run's folder."""
 
+import io
 import os
+import re
 import shutil
 import signal
 import sys
@@ -8,15 +10,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
+import ray
+from pyarrow import fs
+from ray import train
+from ray.exceptions import RayActorError
+from ray.train.torch import TorchConfig, TorchTrainer
 
 from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.split import Split
-from hdccf.distributed.checkpoints import BEST, METRICS, STATE, fetched, newest
-from hdccf.distributed.store import Store, write_store
+from hdccf.distributed import worker
+from hdccf.distributed.checkpoint_store import BEST, METRICS, STATE, fetched, newest
+from hdccf.distributed.store import Store, file_system_of, write_store
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.files import write_json
 from hdccf.models import entry_named, name_of
@@ -28,8 +36,8 @@ from hdccf.training.state import TrainingState
 from hdccf.training.telemetry import open_tensorboard
 from hdccf.training.warm_start import start_from
 
-TRAINED_TOGETHER = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
-"""The models whose steps are a process group's."""
+DATA_PARALLEL = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
+"""The models that train data-parallel."""
 
 _GENERATORS = ("irgan", "sd-gar")
 
@@ -45,7 +53,7 @@ def fit(
     about: dict[str, Any] | None = None,
     init_from: str | Path | None = None,
 ) -> Recommender:
-    """As `hdccf.fit`, by the workers of `options.cluster`."""
+    """`hdccf.fit` on the workers of `options.cluster`."""
     cluster = _cluster_of(options)
     check(settings)
     threads = options.threads or (1 if cluster.address else max(1, (os.cpu_count() or 1) // cluster.workers))
@@ -68,7 +76,7 @@ def fit(
 
 
 def resume(run: RunFolder, *, progress: bool = False) -> Recommender:
-    """Goes on from the newest whole checkpoint, with as many workers as the run was started with."""
+    """Resumes from the newest complete checkpoint, with as many workers as the run was started with."""
     if not run.result.exists():
         cluster = _cluster_of(run.options)
         place = f"{storage_of(run, cluster)}/store"
@@ -83,9 +91,9 @@ def resume(run: RunFolder, *, progress: bool = False) -> Recommender:
 def check(settings: Settings) -> None:
     """Refuses what workers cannot train together."""
     name = name_of(settings)
-    if name not in TRAINED_TOGETHER:
+    if name not in DATA_PARALLEL:
         raise ConfigError(
-            f"{name} trains in one process; leave out --workers, or choose one of {list(TRAINED_TOGETHER)}"
+            f"{name} trains in one process; leave out --workers, or choose one of {list(DATA_PARALLEL)}"
         )
     sampler = getattr(settings, "sampler", None)
     if sampler in _GENERATORS:
@@ -98,8 +106,8 @@ def check(settings: Settings) -> None:
 def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:
     store = Store(f"{storage_of(run, cluster)}/store")
     degrees = store.user_degrees
-    for stretch in store.stretches("user", cluster.workers):
-        if not np.any(degrees[stretch.first : stretch.last]):
+    for shard in store.shards("user", cluster.workers):
+        if not np.any(degrees[shard.first : shard.last]):
             raise ConfigError(
                 f"{cluster.workers} workers are too many for {len(degrees)} users: one would have no "
                 "training pairs; give --workers fewer"
@@ -107,26 +115,19 @@ def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:
     found = _call(run, cluster, progress)
     if "error" in found:
         raise TrainingError(found["error"])
-    _take_home(run, cluster, found, bool(store.meta["validation"]))
+    _copy_results(run, cluster, found, bool(store.meta["validation"]))
     return load_run(run.path)
 
 
 def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
     """One call of Ray Train, from the newest checkpoint to the end."""
-    from ray import train
-    from ray.exceptions import RayActorError
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    from hdccf.distributed.reporting import Reporter
-    from hdccf.distributed.worker import run_worker
-
     place, gpu = storage_of(run, cluster), run.options.device != "cpu"
     with connected(cluster, progress=progress):
         trainer = TorchTrainer(
-            run_worker,
+            worker.run_worker,
             train_loop_config=_for_workers(run, place, progress),
             torch_config=TorchConfig(
-                # What is asked of the graph stays on the processor, with gloo.
+                # Queries of the graph stay on the CPU, with gloo.
                 backend="cpu:gloo,cuda:nccl" if gpu else "gloo",
                 timeout_s=max(1, int(cluster.timeout)),
             ),
@@ -136,7 +137,7 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
                 storage_path=place,
                 failure_config=train.FailureConfig(max_failures=cluster.retries),
                 checkpoint_config=train.CheckpointConfig(num_to_keep=2),
-                # Its warnings are about its own parts; what concerns the training the reporter says.
+                # Its warnings concern Ray itself; failures of the training are reported by the callback.
                 logging_config=train.LoggingConfig(log_level="ERROR"),
                 callbacks=[Reporter(cluster.workers, cluster.timeout)],
             ),
@@ -145,7 +146,7 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
             with _own_interrupts():
                 result = trainer.fit()
         except (KeyboardInterrupt, SystemExit, RayActorError) as cause:
-            # Ray answers Ctrl-C by ending its controller, and then this process, or with that death.
+            # On Ctrl-C Ray ends its controller and then this process, or raises the controller's death.
             raise RunError(f"interrupted; go on with: hdccf train --resume {run.path}") from cause
         except train.TrainingFailedError as cause:
             raise TrainingError(
@@ -157,7 +158,7 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Afterwards Ctrl-C means what it meant before: Ray Train takes it for itself, and keeps it."""
+    """Restores the handler of Ctrl-C, which Ray Train replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -168,8 +169,8 @@ def _own_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def settings_for_some(run: RunFolder) -> dict[str, Any]:
-    """The run's settings for a worker, who sees some users only where `auto` looks at all."""
+def resolved_settings(run: RunFolder) -> dict[str, Any]:
+    """The run's settings with `auto` resolved on all users, as a worker sees only some."""
     return run.settings.resolved(run.split().train).model_dump(mode="json")
 
 
@@ -177,7 +178,7 @@ def _for_workers(run: RunFolder, place: str, progress: bool) -> dict[str, Any]:
     warm = _start_of(run)
     return {
         "model": run.model,
-        "settings": settings_for_some(run),
+        "settings": resolved_settings(run),
         "seed": run.seed,
         "options": {**run.options.model_dump(), "cluster": None},
         "threads": run.options.threads or 1,
@@ -188,7 +189,7 @@ def _for_workers(run: RunFolder, place: str, progress: bool) -> dict[str, Any]:
     }
 
 
-def _take_home(run: RunFolder, cluster: Cluster, found: dict[str, Any], validated: bool) -> None:
+def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], validated: bool) -> None:
     last = newest(storage_of(run, cluster))
     if last is None:
         raise RunError(f"no whole checkpoint is in {storage_of(run, cluster)}; train again")
@@ -208,21 +209,19 @@ def _take_home(run: RunFolder, cluster: Cluster, found: dict[str, Any], validate
 
 @contextmanager
 def connected(cluster: Cluster, *, progress: bool) -> Iterator[None]:
-    """A connection to the cluster, or one of this machine alone that ends with us; one that is open stays."""
-    import ray
-
+    """Connects to the cluster, or starts and stops a local one; an open connection is reused."""
     if ray.is_initialized():
         yield
         return
-    # A worker that does not answer Ray for so long is as good as dead.
+    # A worker that does not answer Ray for so long counts as dead.
     os.environ.setdefault("RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S", str(2 * cluster.timeout))
     shared: dict[str, Any] = {"log_to_driver": progress, "logging_level": "error"}
     try:
         if cluster.address is None:
-            # Ray gives way to everything else on a machine; here the workers are what it was started for.
+            # By default Ray's workers have a low priority.
             os.environ.setdefault("RAY_worker_niceness", "0")
-            # It wants more processors declared than there are workers, whatever the machine has.
-            # And without an address it would join any cluster that runs here, with its resources.
+            # Ray needs one CPU more than workers, whatever the machine has; without an address it would join
+            # any cluster that runs here.
             ray.init(address="local", num_cpus=cluster.workers + 1, include_dashboard=False, **shared)
         else:
             ray.init(address=cluster.address, **shared)
@@ -231,9 +230,7 @@ def connected(cluster: Cluster, *, progress: bool) -> Iterator[None]:
             f"no Ray cluster answers at {cluster.address!r} ({_one_line(cause)}); "
             "start one with: ray start --head"
         ) from cause
-    from hdccf.distributed.reporting import Voices
-
-    with redirect_stderr(Voices(sys.stderr)), redirect_stdout(Voices(sys.stdout)):
+    with redirect_stderr(LogFilter(sys.stderr)), redirect_stdout(LogFilter(sys.stdout)):
         try:
             yield
         finally:
@@ -247,7 +244,7 @@ def _cluster_of(options: FitOptions) -> Cluster:
 
 
 def storage_of(run: RunFolder, cluster: Cluster) -> str:
-    """Where the run's store and checkpoints are; a run of the same name elsewhere has a place of its own."""
+    """Where the run's store and checkpoints are; the fingerprint tells runs of the same name apart."""
     if cluster.storage is None:
         return str(run.path.resolve() / "ray")
     return f"{cluster.storage.rstrip('/')}/{run.path.name}-{run.config['split']['fingerprint']}"
@@ -258,15 +255,68 @@ def _start_of(run: RunFolder) -> Path:
 
 
 def _next_attempt(place: str) -> str:
-    """Each call has a folder of its own: Ray would otherwise trust what a killed one left half written."""
-    from pyarrow import fs
-
-    from hdccf.distributed.store import place_of
-
-    system, folder = place_of(place)
+    """A new folder for each call: Ray would otherwise trust an incomplete one of a killed call."""
+    system, folder = file_system_of(place)
     found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
     return f"attempt-{1 + sum(info.base_name.startswith('attempt-') for info in found)}"
 
 
 def _one_line(cause: BaseException) -> str:
     return " ".join(str(cause).split())[:300]
+
+
+_OF_A_PROCESS = re.compile(r"^(?:\x1b\[\d+m)?\([^)]*pid=[^)]*\)(?:\x1b\[0m)? ?(.*)$", re.DOTALL)
+_OWN = ("epoch ", "note: ", "hdccf: ")
+
+
+class LogFilter(io.TextIOBase):
+    """Passes the training's log lines, without Ray's prefix, and drops those about Ray itself.
+
+    Ray marks the lines that its processes write; its own messages are in its log files.
+    """
+
+    def __init__(self, real: TextIO) -> None:
+        self.real = real
+        self._line_is_done = False
+
+    def write(self, text: str) -> int:
+        if text == "\n" and self._line_is_done:
+            self._line_is_done = False  # print gives the end of a line by itself
+            return 1
+        found = _OF_A_PROCESS.match(text)
+        if found is None:
+            self.real.write(text)
+        elif found[1].startswith(_OWN):
+            self.real.write(found[1].rstrip("\n") + "\n")
+        self._line_is_done = found is not None and not text.endswith("\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self.real.flush()
+
+
+class Reporter(train.UserCallback):  # type: ignore[misc]
+    """Reports failed workers; runs in Ray's controller, whose output reaches the driver's standard error."""
+
+    def __init__(self, workers: int, timeout: float) -> None:
+        self.workers, self.timeout = workers, timeout
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        sys.stderr.write(f"hdccf: {describe(worker_exceptions, self.workers, self.timeout)}\n")
+        sys.stderr.flush()
+
+
+def describe(failures: dict[int, Exception], workers: int, timeout: float) -> str:
+    """Which worker died, hangs or failed, from the exceptions of all."""
+    texts = {rank: " ".join(str(failure).split()) for rank, failure in failures.items()}
+    silent = sorted(set(range(workers)) - set(failures))
+    dead = [rank for rank, text in texts.items() if "died" in text or "ActorDiedError" in text]
+    if dead:
+        what = f"worker {dead[0]} of {workers} died"
+    elif silent and any("imed out" in text for text in texts.values()):
+        named = ", ".join(map(str, silent))
+        what = f"worker {named} of {workers} hangs: it has not answered the others for {timeout:g} s"
+    else:
+        rank = min(texts)
+        what = f"worker {rank} of {workers} failed: {texts[rank][:300]}"
+    return f"{what}; going on from the last checkpoint"

@@ -1,4 +1,4 @@
-"""A split as Parquet files that are read in stretches: by user, by item, and what is held out.
+"""A split as Parquet files that are read by shard: training pairs by user and by item, and held-out pairs.
 
 meta.json             format, sizes, and the split's method and fingerprint
 users.parquet         each user's own id and number of training pairs
@@ -9,8 +9,8 @@ validation.parquet    what is held out, by user
 test.parquet
 candidates.parquet    the frozen negatives of sampled ranking, by user
 
-Rows come in groups with the least and the greatest user (or item) of each in the file's footer: whoever wants
-a stretch reads the groups that touch it, and nothing else. The folder may be anywhere that Arrow can reach.
+Row groups have the least and the greatest user (or item) in the file's footer: a reader of a shard reads the
+groups that overlap it, and nothing else. The folder may be on any file system of Arrow.
 """
 
 import json
@@ -34,13 +34,13 @@ from hdccf.evaluation.candidates import Candidates, frozen_candidates
 FORMAT = "hdccf-store"
 FORMAT_VERSION = 1
 ROWS_IN_A_GROUP = 1 << 16
-"""Half a megabyte of pairs: a stretch reads at most two of them for nothing."""
+"""Half a megabyte of pairs: a shard reads at most two more than it needs."""
 _GROUPS_OF_NODES = 1 << 20
 _HELD_OUT = ("validation", "test")
 
 
-def place_of(path: str) -> tuple[fs.FileSystem, str]:
-    """Where a local path or an address such as s3://bucket/folder is."""
+def file_system_of(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system and path of a local path or an address such as s3://bucket/folder."""
     if "://" not in path:
         return fs.LocalFileSystem(), path
     system, folder = fs.FileSystem.from_uri(path)
@@ -49,7 +49,7 @@ def place_of(path: str) -> tuple[fs.FileSystem, str]:
 
 def write_store(split: Split, path: str, *, candidates: bool = True) -> None:
     """Writes a split, and the candidates of its validation; meta.json, last, says that it is complete."""
-    system, folder = place_of(path)
+    system, folder = file_system_of(path)
     system.create_dir(folder, recursive=True)
 
     def write(name: str, columns: dict[str, Any], rows: int = ROWS_IN_A_GROUP) -> None:
@@ -91,7 +91,7 @@ def _columns(part: Interactions) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Shard:
     """Consecutive users (or items), from `first` to `last` − 1."""
 
     first: int
@@ -106,7 +106,7 @@ class Store:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._system, self._folder = place_of(path)
+        self._system, self._folder = file_system_of(path)
         try:
             with self._system.open_input_stream(f"{self._folder}/meta.json") as file:
                 self.meta: dict[str, Any] = json.loads(file.read())
@@ -133,20 +133,20 @@ class Store:
     def item_degrees(self) -> NDArray[np.int64]:
         return self._degrees("items")
 
-    def stretches(self, kind: str, parts: int) -> list[Stretch]:
-        """All users (or items) in consecutive stretches with about as many training pairs each."""
+    def shards(self, kind: str, parts: int) -> list[Shard]:
+        """All users (or items) in consecutive shards with about as many training pairs each."""
         degrees = self.user_degrees if kind == "user" else self.item_degrees
         # A node costs something even where it has no pairs.
         ends = np.cumsum(degrees + 1)
         targets = ends[-1] * np.arange(1, parts) // parts
         cuts = [0, *np.searchsorted(ends, targets, side="right").tolist(), len(degrees)]
-        return [Stretch(first, last) for first, last in pairwise(cuts)]
+        return [Shard(first, last) for first, last in pairwise(cuts)]
 
-    def users_of(self, items: Stretch) -> NDArray[np.int32]:
-        """The users of each item of a stretch, one item after another."""
+    def users_of(self, items: Shard) -> NDArray[np.int32]:
+        """The users of each item of a shard, one item after another."""
         return np.array(self._read("by_item", "item", items)["user"].to_numpy(), np.int32)
 
-    def split_of(self, users: Stretch, *, own_ids: bool = False) -> Split:
+    def split_of(self, users: Shard, *, own_ids: bool = False) -> Split:
         """The split of some users, who are numbered from 0; items are all, under their numbers or own ids."""
         user_ids, item_ids, titles = self._ids(users, own_ids)
         parts = []
@@ -168,7 +168,7 @@ class Store:
         train, validation, test = parts
         return Split(train, validation, test, self.meta["method"], {})
 
-    def candidates_of(self, users: Stretch) -> Candidates:
+    def candidates_of(self, users: Shard) -> Candidates:
         """The frozen negatives of those of some users who have validation pairs, numbered from 0."""
         rows = self._read("candidates", "user", users)
         table = rows["negatives"].combine_chunks()
@@ -179,7 +179,7 @@ class Store:
         table = pq.read_table(self._file(name), columns=["degree"], filesystem=self._system)
         return np.array(table["degree"].to_numpy(), np.int64)
 
-    def _ids(self, users: Stretch, own: bool) -> tuple[pl.Series, pl.Series, pl.Series | None]:
+    def _ids(self, users: Shard, own: bool) -> tuple[pl.Series, pl.Series, pl.Series | None]:
         if not own:
             numbers = pl.int_range(users.first, users.last, dtype=pl.Int32, eager=True)
             return numbers, pl.int_range(self.n_items, dtype=pl.Int32, eager=True), None
@@ -187,13 +187,13 @@ class Store:
         of_items = pq.read_table(self._file("items"), filesystem=self._system)
         titles = of_items["title"] if "title" in of_items.column_names else None
         return (
-            _series(of_users["id"].slice(users.first, len(users)), "user"),
-            _series(of_items["id"], "item"),
-            None if titles is None else _series(titles, "title"),
+            pl.Series("user", of_users["id"].slice(users.first, len(users))),
+            pl.Series("item", of_items["id"]),
+            None if titles is None else pl.Series("title", titles),
         )
 
-    def _read(self, name: str, by: str, wanted: Stretch) -> pa.Table:
-        """The rows of a stretch, from the groups that touch it."""
+    def _read(self, name: str, by: str, wanted: Shard) -> pa.Table:
+        """The rows of a shard, from the groups that touch it."""
         with self._system.open_input_file(self._file(name)) as source:
             file = pq.ParquetFile(source)
             column = file.schema_arrow.get_field_index(by)
@@ -212,11 +212,5 @@ class Store:
         return f"{self._folder}/{name}.parquet"
 
 
-def _touches(statistics: Any, wanted: Stretch) -> bool:
+def _touches(statistics: Any, wanted: Shard) -> bool:
     return bool(statistics.min < wanted.last and statistics.max >= wanted.first)
-
-
-def _series(column: pa.ChunkedArray, name: str) -> pl.Series:
-    found = pl.from_arrow(column)
-    assert isinstance(found, pl.Series)  # noqa: S101 - a column makes a series
-    return found.rename(name)

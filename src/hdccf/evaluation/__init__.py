@@ -1,7 +1,6 @@
-"""Evaluation that people can trust: sampled and full ranking through one rank function."""
+"""Evaluation: sampled and full ranking, metrics, significance tests and comparisons."""
 
-from hdccf.evaluation.evaluating import evaluate
+from hdccf.evaluation.evaluation import Evaluation, evaluate
 from hdccf.evaluation.ranking import Ranker
-from hdccf.evaluation.report import Evaluation
 
 __all__ = ["Evaluation", "Ranker", "evaluate"]

@@ -1,12 +1,14 @@
-"""The negatives of sampled ranking: drawn once from a seed, frozen on disk, the same for every model.
+"""Evaluation queries (users, held-out and excluded items) and the frozen negatives of sampled ranking.
 
-They come from what the user never touched in any part, without repeats, uniformly or by popularity: drawing
-and throwing away what does not count is exactly drawing from what does. Users who touched almost everything
-would make that slow; they are drawn from an explicit list of what is left, with the same probabilities.
+Negatives are items that the user has in no part of the split, without repeats, uniform or by popularity. They
+are drawn once from a seed and cached on disk, so that every model is ranked against the same ones.
+Rejection sampling draws exactly from what remains; users with few items left are drawn from an explicit list,
+with the same probabilities.
 """
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +16,111 @@ from numpy.typing import NDArray
 
 from hdccf.console import note
 from hdccf.data.download import cache_home
-from hdccf.data.interactions import Interactions, stable_order
+from hdccf.data.interactions import Adjacency, Interactions, stable_order
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
-from hdccf.evaluation.questions import PARTS, IndexArray
 from hdccf.files import atomic_file
+
+PARTS = ("validation", "test")
+
+IndexArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """The users of an evaluation, their held-out items, and the items excluded from full ranking.
+
+    Users with the most held-out items come first. So those who have a second, a third, … held-out item are
+    always the leading rows of a block of scores, and ranking several of them takes slices and no copies.
+    """
+
+    split: Split
+    part: str
+    users: IndexArray
+    """Those who have held-out items: the ones with the most first, then ascending."""
+    starts: IndexArray
+    """The held-out items of `users[k]` are `items[starts[k]:starts[k + 1]]`."""
+    items: IndexArray
+    histories: tuple[Adjacency, ...]
+    """Items excluded from full ranking: training, and for test validation too."""
+
+    @classmethod
+    def of(cls, split: Split, part: str) -> "Queries":
+        """The queries of the validation or test part of a split."""
+        check_part(split, part)
+        held_out = split.part(part).by_user
+        counts = held_out.degrees
+        users = np.flatnonzero(counts)
+        if counts[users].max() > 1:
+            users = users[np.argsort(-counts[users], kind="stable")]
+        # At test time the validation items are known. A validation query must leave test items in: taking
+        # them out would tell the model what comes later.
+        histories = (
+            [split.train.by_user] if part == "validation" else [split.train.by_user, split.validation.by_user]
+        )
+        starts = np.concatenate(([0], np.cumsum(counts[users])))
+        items = _neighbours_of(held_out, users).astype(np.int64)
+        return cls(split, part, users.astype(np.int64), starts, items, tuple(histories))
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @cached_property
+    def held_out(self) -> IndexArray:
+        """How many held-out items each user has."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def excluded(self) -> IndexArray:
+        """How many items of each user are excluded from full ranking."""
+        return sum((source.degrees[self.users] for source in self.histories), np.zeros(len(self), np.int64))
+
+    def excluded_cells(self, start: int, stop: int) -> IndexArray:
+        """The cells of a block of users, numbered row by row, that are excluded from full ranking."""
+        users = self.users[start:stop]
+        cells = np.concatenate([_neighbours_of(source, users) for source in self.histories], dtype=np.int64)
+        degrees = np.concatenate([source.degrees[users] for source in self.histories])
+        row_starts = np.arange(len(users)) * self.split.n_items
+        cells += np.repeat(np.tile(row_starts, len(self.histories)), degrees)
+        return cells
+
+
+def check_part(split: Split, part: str) -> None:
+    """Refuses a part that cannot be evaluated."""
+    if part not in PARTS:
+        raise EvaluationError(f"part={part!r} cannot be evaluated; choose one of {list(PARTS)}")
+    if not len(split.part(part)):
+        raise EvaluationError(
+            f"the {part} part of this {split.method} split is empty, so there is nothing to evaluate; "
+            "use a split that holds interactions out"
+        )
+
+
+def _neighbours_of(source: Adjacency, users: IndexArray) -> NDArray[np.int32]:
+    """The neighbours of several users, one after another."""
+    if not len(users):
+        return source.neighbours[:0]
+    first, last = source.starts[users], source.starts[users + 1]
+    if users[-1] - users[0] == len(users) - 1 and np.all(users[1:] > users[:-1]):
+        return source.neighbours[first[0] : last[-1]]  # consecutive users: a slice, which costs nothing
+    lengths = last - first
+    ends = np.cumsum(lengths)
+    # Positions since the user's first entry, plus where the user's entries begin.
+    positions = np.arange(ends[-1], dtype=np.int64) + np.repeat(first - (ends - lengths), lengths)
+    gathered: NDArray[np.int32] = source.neighbours[positions]
+    return gathered
+
+
+# -- negatives -----------------------------------------------------------------------------------------------
 
 WEIGHTINGS = ("uniform", "popularity")
 
 CACHE = Path("cache")
-"""Stands for the folder in the user's cache, which is looked up when it is needed."""
+"""Placeholder for the folder in the user's cache, which is looked up when needed."""
 
 _FORMAT = "hdccf-candidates-1"
 _ROUNDS = 30
-"""Rounds of drawing before the users who still lack some are drawn from a list."""
+"""Rounds of rejection sampling before the remaining users are drawn from a list."""
 _CELLS_AT_ONCE = 2_000_000
 
 
@@ -53,20 +146,15 @@ def frozen_candidates(
     seed: int = 0,
     folder: Path | None = CACHE,
 ) -> Candidates:
-    """Reads the candidates from `folder`, or draws them and puts them there. None: keeps nothing on disk."""
+    """Reads the candidates from `folder`, or draws and saves them there; None for no file."""
     _check(split, part, negatives, weighting, seed)
     users = np.unique(split.part(part).users).astype(np.int64)
     if folder is None:
         return Candidates(users, draw(split, users, negatives, weighting, np.random.default_rng(seed)))
-    labels = {
-        "format": _FORMAT,
-        "split": split.fingerprint,
-        "part": part,
-        "negatives": str(negatives),
-        "weighting": weighting,
-        "seed": str(seed),
-    }
-    name = f"{split.fingerprint}-{part}-{negatives}-{weighting}-{seed}.safetensors"
+    named = {"split": split.fingerprint, "part": part, "negatives": str(negatives)}
+    named |= {"weighting": weighting, "seed": str(seed)}
+    labels = {"format": _FORMAT, **named}
+    name = f"{'-'.join(named.values())}.safetensors"
     path = (cache_home() / "candidates" if folder is CACHE else Path(folder)) / name
     if path.exists():
         return Candidates(users, _read(path, labels, (len(users), negatives)))
@@ -84,19 +172,19 @@ def frozen_candidates(
 def draw(
     split: Split, users: IndexArray, negatives: int, weighting: str, generator: np.random.Generator
 ) -> NDArray[np.int32]:
-    """Up to `negatives` items for each of `users` (ascending) that they never touched; see `Candidates`."""
-    touched = _touched_keys(split)
+    """Up to `negatives` items for each of `users` (ascending) that are in none of their parts."""
+    observed = _observed_keys(split)
     weights = np.ones(split.n_items)
     if weighting == "popularity":
         weights = np.bincount(split.train.items, minlength=split.n_items).astype(np.float64)
-    left, mass_left = _what_is_left(touched, users, weights, split.n_items)
+    left, mass_left = _remaining(observed, users, weights)
     lacking = np.minimum(left, negatives)
-    # Where most draws would be thrown away, or most of what is left is wanted, a list is faster than luck.
+    # Where most draws would be rejected, or most of what is left is wanted, a list is faster.
     slow = (mass_left < 0.3 * weights.sum()) | (left < 2 * negatives)
     drawing = np.where(slow, 0, lacking)
-    chosen = _draw_and_reject(touched, users, drawing, weights, split.n_items, generator)
+    chosen = _draw_and_reject(observed, users, drawing, weights, generator)
     rest = lacking - np.bincount(np.searchsorted(users, chosen // split.n_items), minlength=len(users))
-    listed = _draw_from_list(touched, chosen, users, rest, weights, generator)
+    listed = _draw_from_list(observed, chosen, users, rest, weights, generator)
     keys = np.sort(np.concatenate((chosen, listed)))
     rows, items = np.searchsorted(users, keys // split.n_items), keys % split.n_items
     table = np.full((len(users), negatives), -1, np.int32)
@@ -104,7 +192,7 @@ def draw(
     return table
 
 
-def _touched_keys(split: Split) -> IndexArray:
+def _observed_keys(split: Split) -> IndexArray:
     """user · n_items + item of every pair in any part, ascending; a pair in two parts is refused."""
     parts: tuple[Interactions, ...] = (split.train, split.validation, split.test)
     keys = np.concatenate([part.users.astype(np.int64) * split.n_items + part.items for part in parts])
@@ -114,17 +202,17 @@ def _touched_keys(split: Split) -> IndexArray:
         user, item = divmod(int(keys[twice[0]]), split.n_items)
         raise EvaluationError(
             f"{len(twice)} pairs are in two parts of the split, the first: user "
-            f"{split.train.user_ids[user]!r}, item "
-            f"{split.train.item_ids[item]!r}; a held-out pair must not be in training: split the data again"
+            f"{split.train.user_ids[user]!r}, item {split.train.item_ids[item]!r}; a held-out pair must "
+            "not be in training: split the data again"
         )
     return keys
 
 
-def _what_is_left(
-    touched: IndexArray, users: IndexArray, weights: NDArray[np.float64], n_items: int
+def _remaining(
+    observed: IndexArray, users: IndexArray, weights: NDArray[np.float64]
 ) -> tuple[IndexArray, NDArray[np.float64]]:
     """How many items that can be drawn each user has left, and their weight."""
-    owner, item = touched // n_items, touched % n_items
+    owner, item = np.divmod(observed, len(weights))
     last = int(users[-1]) + 1
     inside = owner < last
     owner, item = owner[inside], item[inside]
@@ -135,14 +223,14 @@ def _what_is_left(
 
 
 def _draw_and_reject(
-    touched: IndexArray,
+    observed: IndexArray,
     users: IndexArray,
     wanted: IndexArray,
     weights: NDArray[np.float64],
-    n_items: int,
     generator: np.random.Generator,
 ) -> IndexArray:
-    """Keys of drawn pairs: each user's first `wanted` draws that are neither touched nor repeats."""
+    """Keys of drawn pairs: each user's first `wanted` draws that are neither observed nor repeats."""
+    n_items = len(weights)
     cumulated = None if np.all(weights == 1) else np.cumsum(weights / weights.sum())
     chosen = np.empty(0, np.int64)
     lacking = wanted.copy()
@@ -159,7 +247,7 @@ def _draw_and_reject(
                 np.searchsorted(cumulated, generator.random(len(who)), side="right"), n_items - 1
             )
         keys = users[who] * n_items + items
-        fresh = ~_contains(touched, keys) & ~_contains(chosen, keys)
+        fresh = ~_contains(observed, keys) & ~_contains(chosen, keys)
         keys, who = keys[fresh], who[fresh]
         first = _is_first(keys)
         keys, who = keys[first], who[first]
@@ -170,7 +258,7 @@ def _draw_and_reject(
 
 
 def _draw_from_list(
-    touched: IndexArray,
+    observed: IndexArray,
     chosen: IndexArray,
     users: IndexArray,
     lacking: IndexArray,
@@ -179,8 +267,7 @@ def _draw_from_list(
 ) -> IndexArray:
     """Keys of `lacking` items a user from all that are left: the smallest of exponential times over weights.
 
-    Which of several alarms rings first has the odds of their rates, so the order in which they ring is that
-    of drawing one after another without repeats.
+    The order of independent exponential times is that of weighted draws without replacement.
     """
     n_items = len(weights)
     drawn = [np.empty(0, np.int64)]
@@ -190,12 +277,12 @@ def _draw_from_list(
         scale = 1 / weights  # infinite where an item cannot be drawn
     for begin in range(0, len(active), rows_at_once):
         rows = active[begin : begin + rows_at_once]
-        alarms = generator.exponential(size=(len(rows), n_items)) * scale
-        for taken in (touched, chosen):
+        times = generator.exponential(size=(len(rows), n_items)) * scale
+        for taken in (observed, chosen):
             row, item = _cells_of(taken, users[rows], n_items)
-            alarms[row, item] = np.inf
+            times[row, item] = np.inf
         most = int(lacking[rows].max())
-        order = np.argsort(alarms, axis=1)[:, :most]
+        order = np.argsort(times, axis=1)[:, :most]
         wanted = np.arange(most) < lacking[rows, None]
         drawn.append((users[rows, None] * n_items + order)[wanted])
     return np.concatenate(drawn)
@@ -233,8 +320,7 @@ def _position_in_run(ascending: IndexArray) -> IndexArray:
 
 
 def _check(split: Split, part: str, negatives: int, weighting: str, seed: int) -> None:
-    if part not in PARTS:
-        raise EvaluationError(f"part={part!r} cannot be evaluated; choose one of {list(PARTS)}")
+    check_part(split, part)
     if weighting not in WEIGHTINGS:
         raise EvaluationError(f"weighting={weighting!r} is unknown; choose one of {list(WEIGHTINGS)}")
     if negatives < 1:
@@ -243,10 +329,6 @@ def _check(split: Split, part: str, negatives: int, weighting: str, seed: int) -
         )
     if seed < 0:
         raise EvaluationError(f"seed={seed} is negative; use 0 or more")
-    if not len(split.part(part)):
-        raise EvaluationError(
-            f"the {part} part is empty, so nobody needs candidates; use a split that holds pairs out"
-        )
 
 
 def _write(path: Path, labels: dict[str, str], negatives: NDArray[np.int32]) -> None:

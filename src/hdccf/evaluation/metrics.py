@@ -1,6 +1,7 @@
-"""Accuracy: each metric is its expectation over the random orders of tied candidates, in closed form.
+"""Ranking metrics: accuracy, beyond-accuracy metrics of top-k lists, and groups of users and items.
 
-The notation of the formulas below, for one held-out item of a user who has R of them:
+Each accuracy metric is its expectation over the random orders of tied candidates, in closed form. The
+notation of the formulas below, for one held-out item of a user who has R of them:
 
     G   candidates that score strictly more          T   candidates that score the same, itself included
     A   held-out items among the G                   m   held-out items among the T
@@ -8,17 +9,28 @@ The notation of the formulas below, for one held-out item of a user who has R of
 The T tied candidates take the ranks G + 1 … G + T, and every order of them is equally likely. So each of them
 has each of these ranks with probability 1/T, and a sum over the ranks up to K is a difference of two sums
 from a table. Only what depends on the *first* hit (HR, MRR) looks at several held-out items at once.
+
+    coverage@K          share of the items that are in at least one list of K
+    gini@K              inequality of how often items are listed: 0 all equally, towards 1 a few take all
+    popularity@K        training interactions of a listed item, averaged over a list and then over users
+    novelty@K           −log₂(share of users who have a listed item in training), averaged likewise, in bits
+    similarity@K        cosine of two items of a list, averaged over its pairs and then over users
+
+Items are represented by the users who have them in training, or by given vectors. An item without training
+interactions counts as having one, or its novelty would be infinite.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
+from hdccf.data.interactions import Interactions
 from hdccf.errors import EvaluationError
 
 IndexArray = NDArray[np.int64]
@@ -29,8 +41,8 @@ ACCURACY = (*AT_K, "auc")
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """Where the held-out items stand: G, T, A and m of each, user after user. Build it with `among`."""
+class Ranks:
+    """G, T, A and m of each held-out item, user after user. Build it with `from_counts`."""
 
     starts: IndexArray
     """The held-out items of user k are those from `starts[k]` to `starts[k + 1]`."""
@@ -42,19 +54,19 @@ class Places:
     """For each user how many candidates are not held-out items."""
 
     @classmethod
-    def among(
+    def from_counts(
         cls,
         starts: IndexArray,
         scores: NDArray[Any],
         above: IndexArray,
         tied: IndexArray,
         negatives: IndexArray,
-    ) -> "Places":
+    ) -> "Ranks":
         """From each held-out item's score, G and T; A and m follow from the user's other held-out items."""
         if len(scores) == len(starts) - 1:
             relevant_above, relevant_tied = np.zeros_like(above), np.ones_like(above)
         else:
-            relevant_above, relevant_tied = _among_the_relevant(starts, scores)
+            relevant_above, relevant_tied = _counts_among_held_out(starts, scores)
         return cls(starts, above, tied, relevant_above, relevant_tied, negatives)
 
     @cached_property
@@ -71,12 +83,12 @@ class Places:
         return np.maximum.reduceat(leaders, self.starts[:-1])
 
     @cached_property
-    def alone(self) -> "Places":
+    def alone(self) -> "Ranks":
         """Each held-out item as if it were its user's only one: the others leave the candidates."""
         if len(self.above) == len(self.relevant):
             return self
         count = len(self.above)
-        return Places(
+        return Ranks(
             starts=np.arange(count + 1),
             above=self.above - self.relevant_above,
             tied=self.tied - self.relevant_tied + 1,
@@ -92,11 +104,11 @@ class Places:
         return np.add.reduceat(values, self.starts[:-1])
 
 
-def per_user(places: Places, name: str) -> Values:
+def per_user(ranks: Ranks, name: str) -> Values:
     """The metric of each user; NaN for those who have nothing to rank against."""
     metric, k = parse(name)
-    values = auc(places) if metric == "auc" else _FORMULAS[metric](places, k)
-    return np.where(places.negatives > 0, values, np.nan) if not places.negatives.all() else values
+    values = auc(ranks) if metric == "auc" else _FORMULAS[metric](ranks, k)
+    return np.where(ranks.negatives > 0, values, np.nan) if not ranks.negatives.all() else values
 
 
 def mean(values: Values) -> float:
@@ -107,40 +119,40 @@ def mean(values: Values) -> float:
     return float(known.mean())
 
 
-def hr(places: Places, k: int) -> Values:
+def hr(ranks: Ranks, k: int) -> Values:
     """P(a held-out item is among the first K).
 
     Of the leading tied ones: 1 − Π_{t < s} (T − m − t)/(T − t), where s = min(K − G, T).
     """
-    return _first_hit(places, k)[0]
+    return _first_hit(ranks, k)[0]
 
 
-def mrr(places: Places, k: int) -> Values:
+def mrr(ranks: Ranks, k: int) -> Values:
     """E[1/rank of the first held-out item, if it is K or better].
 
     Of the leading tied ones: Σ_{p ≤ s} (S_{p−1} − S_p)/(G + p), where S_p = Π_{t < p} (T − m − t)/(T − t)
     is the probability that none of the first p of them is held out.
     """
-    return _first_hit(places, k)[1]
+    return _first_hit(ranks, k)[1]
 
 
-def ndcg(places: Places, k: int) -> Values:
+def ndcg(ranks: Ranks, k: int) -> Values:
     """Σ_j E[1/log₂(1 + rank_j), rank_j ≤ K] / Σ_{r ≤ min(R, K)} 1/log₂(1 + r), the sum of the best order."""
     discounts = _cumulated("discount", k)
-    return places.sums(_mean_over_ranks(places, discounts)) / discounts[np.minimum(places.relevant, k)]
+    return ranks.sums(_mean_over_ranks(ranks, discounts)) / discounts[np.minimum(ranks.relevant, k)]
 
 
-def recall(places: Places, k: int) -> Values:
+def recall(ranks: Ranks, k: int) -> Values:
     """E[held-out items among the first K] / R."""
-    return places.sums(_mean_over_ranks(places, _cumulated("one", k))) / places.relevant
+    return ranks.sums(_mean_over_ranks(ranks, _cumulated("one", k))) / ranks.relevant
 
 
-def precision(places: Places, k: int) -> Values:
+def precision(ranks: Ranks, k: int) -> Values:
     """E[held-out items among the first K] / K."""
-    return places.sums(_mean_over_ranks(places, _cumulated("one", k))) / k
+    return ranks.sums(_mean_over_ranks(ranks, _cumulated("one", k))) / k
 
 
-def average_precision(places: Places, k: int) -> Values:
+def average_precision(ranks: Ranks, k: int) -> Values:
     """E[Σ_{j: rank_j ≤ K} (held-out items down to rank_j)/rank_j] / R.
 
     If a held-out item has the rank r, then A others are above its ties, and each of the r − G − 1 tied
@@ -148,33 +160,26 @@ def average_precision(places: Places, k: int) -> Values:
     G + 1 to e = min(G + T, K) is Σ (A + 1 + ρ(r − G − 1))/r = (A + 1 − ρ(G + 1))·(H_e − H_G) + ρ·(e − G).
     """
     harmonic, one = _cumulated("harmonic", k), _cumulated("one", k)
-    begin, end = _edges(places, k)
-    rho = (places.relevant_tied - 1) / np.maximum(places.tied - 1, 1)
-    sums = (places.relevant_above + 1 - rho * (places.above + 1)) * (harmonic[end] - harmonic[begin])
+    begin, end = _edges(ranks, k)
+    rho = (ranks.relevant_tied - 1) / np.maximum(ranks.tied - 1, 1)
+    sums = (ranks.relevant_above + 1 - rho * (ranks.above + 1)) * (harmonic[end] - harmonic[begin])
     sums += rho * (one[end] - one[begin])
-    return places.sums(sums / places.tied) / places.relevant
+    return ranks.sums(sums / ranks.tied) / ranks.relevant
 
 
-def auc(places: Places) -> Values:
+def auc(ranks: Ranks) -> Values:
     """P(a held-out item is above a negative), ties counting one half."""
-    negatives = np.repeat(places.negatives, places.relevant)
-    above = places.above - places.relevant_above
-    tied = places.tied - places.relevant_tied
-    return places.sums((negatives - above - tied / 2) / np.maximum(negatives, 1)) / places.relevant
+    negatives = np.repeat(ranks.negatives, ranks.relevant)
+    above = ranks.above - ranks.relevant_above
+    tied = ranks.tied - ranks.relevant_tied
+    return ranks.sums((negatives - above - tied / 2) / np.maximum(negatives, 1)) / ranks.relevant
 
 
-_FORMULAS = {
-    "hr": hr,
-    "ndcg": ndcg,
-    "recall": recall,
-    "precision": precision,
-    "mrr": mrr,
-    "map": average_precision,
-}
+_FORMULAS = dict(zip(AT_K, (hr, ndcg, recall, precision, mrr, average_precision), strict=True))
 
 
 def names_at(ks: Sequence[int]) -> tuple[str, ...]:
-    """All accuracy metrics at each K."""
+    """The names of all accuracy metrics at each K."""
     return (*(f"{metric}@{k}" for k in ks for metric in AT_K), "auc")
 
 
@@ -185,26 +190,27 @@ def parse(name: str) -> tuple[str, int]:
     match = re.fullmatch(r"([a-z]+)@([1-9][0-9]*)", name)
     if match is None or match[1] not in AT_K:
         raise EvaluationError(
-            f"metric={name!r} is unknown; choose 'auc' or one of {list(AT_K)} followed by @K, such as "
-            "'ndcg@10'"
+            f"metric={name!r} is unknown; choose 'auc' or one of {list(AT_K)} followed by @K, "
+            "such as 'ndcg@10'"
         )
     return match[1], int(match[2])
 
 
 def check_names(names: Sequence[str]) -> None:
+    """Refuses unknown accuracy metrics."""
     for name in names:
         parse(name)
 
 
-def _edges(places: Places, k: int) -> tuple[IndexArray, IndexArray]:
+def _edges(ranks: Ranks, k: int) -> tuple[IndexArray, IndexArray]:
     """The ranks of the ties are those after `begin` up to `end`, as far as they are K or better."""
-    return np.minimum(places.above, k), np.minimum(places.above + places.tied, k)
+    return np.minimum(ranks.above, k), np.minimum(ranks.above + ranks.tied, k)
 
 
-def _mean_over_ranks(places: Places, cumulated: Values) -> Values:
+def _mean_over_ranks(ranks: Ranks, cumulated: Values) -> Values:
     """E[f(rank), rank ≤ K] of each held-out item, from the sums f(1) + … + f(r)."""
-    begin, end = _edges(places, len(cumulated) - 1)
-    gained: Values = (cumulated[end] - cumulated[begin]) / places.tied
+    begin, end = _edges(ranks, len(cumulated) - 1)
+    gained: Values = (cumulated[end] - cumulated[begin]) / ranks.tied
     return gained
 
 
@@ -218,10 +224,10 @@ def _cumulated(kind: str, k: int) -> Values:
     return sums
 
 
-def _first_hit(places: Places, k: int) -> tuple[Values, Values]:
+def _first_hit(ranks: Ranks, k: int) -> tuple[Values, Values]:
     """HR and MRR at K."""
-    above, tied = places.above[places.first], places.tied[places.first]
-    relevant = places.relevant_tied[places.first]
+    above, tied = ranks.above[ranks.first], ranks.tied[ranks.first]
+    relevant = ranks.relevant_tied[ranks.first]
     begin, end = np.minimum(above, k), np.minimum(above + tied, k)
     harmonic = _cumulated("harmonic", k)
     found = (end - begin) / tied
@@ -241,7 +247,7 @@ def _first_hit(places: Places, k: int) -> tuple[Values, Values]:
     return found, reciprocal
 
 
-def _among_the_relevant(starts: IndexArray, scores: NDArray[Any]) -> tuple[IndexArray, IndexArray]:
+def _counts_among_held_out(starts: IndexArray, scores: NDArray[Any]) -> tuple[IndexArray, IndexArray]:
     """For each held-out item how many of its user's score more, and how many the same, itself included."""
     user = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     order = np.lexsort((-scores, user))
@@ -253,3 +259,185 @@ def _among_the_relevant(starts: IndexArray, scores: NDArray[Any]) -> tuple[Index
     above[order] = run_starts[run_of] - starts[user[order]]
     tied[order] = np.diff(np.append(run_starts, len(order)))[run_of]
     return above, tied
+
+
+# -- beyond accuracy -----------------------------------------------------------------------------------------
+
+Lists = NDArray[np.int32]
+"""A row of recommended items for each user, best first; −1 for no item."""
+
+
+@dataclass(frozen=True, eq=False)
+class ListMetrics:
+    """Metrics of top-k lists, from the items' training interactions and vectors."""
+
+    train: Interactions
+    vectors: NDArray[np.floating] | None = None
+    """A row for each item; without them, the users who have an item in training."""
+
+    def __post_init__(self) -> None:
+        if self.vectors is not None and (self.vectors.ndim != 2 or len(self.vectors) != self.train.n_items):
+            raise EvaluationError(
+                f"item_vectors has the shape {self.vectors.shape}; give one row for each of "
+                f"{self.train.n_items} items"
+            )
+
+    @property
+    def counts(self) -> IndexArray:
+        """Training interactions of each item."""
+        return self.train.by_item.degrees
+
+    @cached_property
+    def bits(self) -> Values:
+        """The self-information of each item."""
+        return -np.log2(np.maximum(self.counts, 1) / max(self.train.n_users, 1))
+
+    @cached_property
+    def directions(self) -> sparse.csr_array:
+        """Items × features, each row of length one or empty."""
+        if self.vectors is None:
+            rows = self.train.matrix.T.tocsr().astype(np.float64)
+        else:
+            rows = sparse.csr_array(self.vectors.astype(np.float64))
+        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
+        directions = sparse.csr_array(sparse.diags_array(_ratio(1.0, lengths, 0.0)) @ rows)
+        directions.eliminate_zeros()  # so that a row has entries exactly if it has a length
+        return directions
+
+    def shown(self, lists: Lists) -> IndexArray:
+        """How often each item is listed."""
+        # Moved up by one, "no item" is counted as number 0 and dropped.
+        return np.bincount(lists.ravel() + 1, minlength=self.train.n_items + 1)[1:]
+
+    def similarity(self, lists: Lists) -> Values:
+        """(‖Σ_i x_i‖² − Σ_i ‖x_i‖²)/(n(n − 1)) of the directions x_i: the mean over pairs without pairs.
+
+        NaN for a list of fewer than two items.
+        """
+        real = lists >= 0
+        sizes = real.sum(1)
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        listed = sparse.csr_array(
+            (np.ones(starts[-1]), lists[real], starts), shape=(len(lists), self.train.n_items)
+        )
+        sums = listed @ self.directions
+        squared = np.asarray(sums.multiply(sums).sum(1)).ravel()
+        own = listed @ (np.diff(self.directions.indptr) > 0).astype(np.float64)
+        return _ratio(squared - own, sizes * (sizes - 1.0))
+
+
+def coverage(shown: IndexArray) -> float:
+    """The share of items that are shown at all."""
+    return float(np.count_nonzero(shown) / max(len(shown), 1))
+
+
+def gini(shown: IndexArray) -> float:
+    """Σ_k (2k − n − 1)·x_k / (n·Σ x), x ascending; 0 where nothing is shown."""
+    ascending = np.sort(shown)
+    n, total = len(ascending), ascending.sum()
+    if not total:
+        return 0.0
+    return float((2 * np.arange(1, n + 1) - n - 1) @ ascending / (n * total))
+
+
+def list_means(of_item: NDArray[np.number], lists: Lists) -> Values:
+    """The mean of an item's figure over each list; NaN for an empty one."""
+    values = of_item[lists]
+    if lists.size and lists.min() >= 0:
+        return np.asarray(values.mean(1), np.float64)
+    real = lists >= 0
+    return _ratio(np.where(real, values, 0).sum(1), real.sum(1))
+
+
+class GroupedLists:
+    """Lists cut into parts, one for each group of items."""
+
+    def __init__(self, lists: Lists, which: IndexArray, n_groups: int) -> None:
+        self.shape = (len(lists), n_groups)
+        rows, columns = np.nonzero(lists >= 0)
+        self._items = lists[rows, columns]
+        self._cells = rows * n_groups + which[self._items]
+        self._sizes = np.bincount(self._cells, minlength=len(lists) * n_groups)
+
+    def means(self, of_item: NDArray[np.number]) -> Values:
+        """The mean of an item's figure: a row for each list, a column for each group, NaN for no items."""
+        sums = np.bincount(self._cells, weights=of_item[self._items], minlength=len(self._sizes))
+        return _ratio(sums, self._sizes).reshape(self.shape)
+
+
+def _ratio(above: float | NDArray[Any], below: NDArray[Any], otherwise: float = np.nan) -> Values:
+    """above / below where below is positive."""
+    found: Values = np.divide(above, below, out=np.full(len(below), otherwise), where=below > 0)
+    return found
+
+
+# -- groups --------------------------------------------------------------------------------------------------
+
+USER_GROUPS = ("light", "medium", "heavy")
+ITEM_GROUPS = ("tail", "middle", "head")
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Users or items grouped by their training interactions; empty groups are left out."""
+
+    names: tuple[str, ...]
+    ranges: tuple[tuple[int, int], ...]
+    """The least and the most training interactions of each group."""
+    which: IndexArray
+    """The group number of each user or item."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def sizes(self) -> IndexArray:
+        return np.bincount(self.which, minlength=len(self))
+
+    def means(self, values: Values, which: IndexArray | None = None) -> dict[str, float]:
+        """The mean of each group's values, NaN and groups without a value left out.
+
+        `which` gives the group of each value where there is not one value for each user or item.
+        """
+        which = self.which if which is None else which
+        known = ~np.isnan(values)
+        if not known.all():
+            values, which = values[known], which[known]
+        counts = np.bincount(which, minlength=len(self))
+        sums = np.bincount(which, weights=values, minlength=len(self))
+        return {name: float(sums[k] / counts[k]) for k, name in enumerate(self.names) if counts[k]}
+
+    def named(self, values: Iterable[float]) -> dict[str, float]:
+        """A value for each group, by name."""
+        return dict(zip(self.names, values, strict=True))
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Size and range of each group, and no values yet."""
+        described = zip(self.names, self.ranges, self.sizes, strict=True)
+        return {
+            name: {"size": int(size), "training_interactions": [*limits], "values": {}}
+            for name, limits, size in described
+        }
+
+
+def user_groups(activity: IndexArray) -> Groups:
+    """Thirds of the users by their training interactions; users with equally many stay together."""
+    ascending = np.sort(activity)
+    return _cut(activity, [ascending[len(ascending) * third // 3] for third in (1, 2)], USER_GROUPS)
+
+
+def item_groups(popularity: IndexArray) -> Groups:
+    """Tail, middle and head, each with about a third of the training interactions: the head is few items."""
+    ascending = np.sort(popularity)
+    cumulated = np.cumsum(ascending)
+    ends = np.searchsorted(cumulated, [cumulated[-1] / 3, 2 * cumulated[-1] / 3], side="right")
+    return _cut(popularity, [ascending[min(end, len(ascending) - 1)] for end in ends], ITEM_GROUPS)
+
+
+def _cut(values: IndexArray, limits: list[np.int64], names: tuple[str, ...]) -> Groups:
+    """Below the first limit, from there to below the second, and the rest."""
+    thirds = np.searchsorted(np.array(limits), values, side="right")
+    present, which = np.unique(thirds, return_inverse=True)
+    inside = [values[thirds == third] for third in present]
+    ranges = tuple((int(some.min()), int(some.max())) for some in inside)
+    return Groups(tuple(names[third] for third in present), ranges, which)

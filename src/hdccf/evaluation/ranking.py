@@ -1,7 +1,7 @@
-"""The one rank function, and the `Ranker` that asks a model, sampled or among all items.
+"""Sampled and full ranking of held-out items through one rank function.
 
-A rank is kept as two counts, how many candidates score strictly more and how many score the same. Metrics
-take their expectation over the random orders of the tied candidates from these; nothing is sorted.
+A rank is two counts: how many candidates score strictly more, and how many score the same. Metrics take their
+expectation over the random orders of tied candidates from these; nothing is sorted.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,10 +22,8 @@ from hdccf.console import progress_bar
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
-from hdccf.evaluation.candidates import CACHE, Candidates, frozen_candidates
-from hdccf.evaluation.metrics import Places
-from hdccf.evaluation.questions import IndexArray, Questions, ask
-from hdccf.evaluation.scorers import scorer_for
+from hdccf.evaluation.candidates import CACHE, Candidates, IndexArray, Queries, frozen_candidates
+from hdccf.evaluation.metrics import Ranks
 from hdccf.evaluation.topk import Scores, top_items
 from hdccf.models.base import Scorer
 
@@ -52,8 +51,8 @@ class Counts(NamedTuple):
     tied: IndexArray
 
 
-def place(table: Scores, columns: IndexArray, starts: IndexArray) -> Counts:
-    """The place of every held-out item among its row's candidates.
+def rank_counts(table: Scores, columns: IndexArray, starts: IndexArray) -> Counts:
+    """Counts each held-out item's rank among its row's candidates.
 
     The held-out items of row k are `columns[starts[k]:starts[k + 1]]`; rows with more of them come first.
     What is no candidate has the score −∞.
@@ -81,15 +80,15 @@ def _count_rows(flags: NDArray[np.bool_]) -> IndexArray:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """What a protocol found out about a scorer."""
+    """The ranks of held-out items under a protocol, and the top-k lists."""
 
-    places: Places
+    ranks: Ranks
     lists: NDArray[np.int32] | None
     """The best items of each user, best first, −1 where there were no more; None if not asked for."""
 
 
 class Ranker:
-    """Prepared once for a part of a split, then cheap to use again and again, as a trainer does."""
+    """Ranks the held-out items of a part of a split; prepared once, then cheap to reuse for many scorers."""
 
     def __init__(
         self,
@@ -104,16 +103,16 @@ class Ranker:
         drawn: Callable[[], Candidates] | None = None,
         first_user: int = 0,
     ) -> None:
-        """`drawn` gives frozen negatives that are kept elsewhere.
+        """`drawn` returns frozen negatives from another place than `folder`.
 
-        Where the split is of some users only, `first_user` says which number its user 0 has among all: who
-        is listed first of tied items depends on it.
+        Where the split is a shard of users, `first_user` is the number of its user 0 among all: the order of
+        tied items in lists depends on it.
         """
         if memory < 1:
             raise EvaluationError(
                 f"memory={memory} MiB is too little; use 1 or more, usually {DEFAULT_MEMORY}"
             )
-        self.questions: Questions = ask(split, part)
+        self.queries = Queries.of(split, part)
         self.split = split
         self.seed, self.first_user = seed, first_user
         self._memory = memory * (1 << 20)
@@ -128,15 +127,15 @@ class Ranker:
 
     @cached_property
     def negatives(self) -> NDArray[np.int32]:
-        """The frozen negatives in the order of the questions."""
-        return self.frozen.of(self.questions.users)
+        """The frozen negatives in the order of the queries."""
+        return self.frozen.of(self.queries.users)
 
     def candidates(self, protocol: str) -> IndexArray:
         """How many items each user's held-out ones are ranked among, themselves included."""
         if protocol == "full":
-            return self.split.n_items - self.questions.excluded
+            return self.split.n_items - self.queries.excluded
         drawn: IndexArray = np.count_nonzero(self.negatives >= 0, axis=1)
-        return drawn + self.questions.held_out
+        return drawn + self.queries.held_out
 
     def measure(
         self, scorer: Scorer, names: tuple[str, ...] = ("ndcg@10",), protocols: tuple[str, ...] = ("sampled",)
@@ -145,77 +144,77 @@ class Ranker:
         metrics.check_names(names)
         means: dict[str, dict[str, float]] = {}
         for protocol in check_protocols(protocols):
-            places = self.rank(scorer, protocol).places
-            means[protocol] = {name: metrics.mean(metrics.per_user(places, name)) for name in names}
+            ranks = self.rank(scorer, protocol).ranks
+            means[protocol] = {name: metrics.mean(metrics.per_user(ranks, name)) for name in names}
         return means
 
     @torch.inference_mode()
     def rank(self, scorer: Scorer, protocol: str, *, top: int = 0, progress: bool = False) -> Ranking:
-        """Places every held-out item. With `top`, also lists each user's best items (full ranking only)."""
-        questions = self.questions
+        """Ranks every held-out item. With `top`, also lists each user's best items (full ranking only)."""
+        queries = self.queries
         blocks = self._full if protocol == "full" else self._sampled
-        lists = np.full((len(questions), top), -1, np.int32) if top else None
+        lists = np.full((len(queries), top), -1, np.int32) if top else None
         counts: list[Counts] = []
-        with progress_bar(f"{protocol} ranking", len(questions), enabled=progress) as advance:
+        with progress_bar(f"{protocol} ranking", len(queries), enabled=progress) as advance:
             for start, stop, found in blocks(scorer_for(scorer, self.split), lists):
                 counts.append(found)
                 advance(stop - start)
         scores, above, tied = (np.concatenate(parts) for parts in zip(*counts, strict=True))
-        negatives = self.candidates(protocol) - questions.held_out
-        return Ranking(Places.among(questions.starts, scores, above, tied, negatives), lists)
+        negatives = self.candidates(protocol) - queries.held_out
+        return Ranking(Ranks.from_counts(queries.starts, scores, above, tied, negatives), lists)
 
-    def judge(self, lists: NDArray[np.integer[Any]]) -> Places:
-        """The places of held-out items in lists that others made: a row for each question, best first.
+    def ranks_of_lists(self, lists: NDArray[np.integer[Any]]) -> Ranks:
+        """The ranks of held-out items in given lists: a row for each query, best first.
 
-        What is in no list has a place beyond them all: metrics hold up to the lists' length, AUC does not.
+        An item in no list has a rank beyond them all: metrics hold up to the lists' length, AUC does not.
         """
-        questions = self.questions
-        rows = np.repeat(np.arange(len(questions)), questions.held_out)
-        hits = lists[rows] == questions.items[:, None]
+        queries = self.queries
+        rows = np.repeat(np.arange(len(queries)), queries.held_out)
+        hits = lists[rows] == queries.items[:, None]
         above = np.where(hits.any(1), hits.argmax(1), self.split.n_items)
-        negatives = self.candidates("full") - questions.held_out
-        return Places.among(questions.starts, -above, above, np.ones_like(above), negatives)
+        negatives = self.candidates("full") - queries.held_out
+        return Ranks.from_counts(queries.starts, -above, above, np.ones_like(above), negatives)
 
     def _rows_at_once(self, columns: int, fastest: int) -> int:
         return max(1, min(fastest // columns, self._memory // (_BYTES_A_SCORE * columns)))
 
     def _full(self, scorer: Scorer, lists: NDArray[np.int32] | None) -> Iterator[tuple[int, int, Counts]]:
-        questions, n_items = self.questions, self.split.n_items
+        queries, n_items = self.queries, self.split.n_items
         rows = self._rows_at_once(n_items, max(_FULL_BLOCK, _FEWEST_ROWS * n_items))
-        for start in range(0, len(questions), rows):
-            stop = min(start + rows, len(questions))
-            users = questions.users[start:stop]
+        for start in range(0, len(queries), rows):
+            stop = min(start + rows, len(queries))
+            users = queries.users[start:stop]
             given = scorer.score_block(torch.from_numpy(users))
             scores = _checked(given, (stop - start, n_items), scorer)
-            pairs = slice(int(questions.starts[start]), int(questions.starts[stop]))
-            columns = questions.items[pairs]
-            with _without(scores, questions.excluded_cells(start, stop)):
-                found = place(scores, columns, questions.starts[start : stop + 1] - pairs.start)
+            pairs = slice(int(queries.starts[start]), int(queries.starts[stop]))
+            columns = queries.items[pairs]
+            with _masked(scores, queries.excluded_cells(start, stop)):
+                found = rank_counts(scores, columns, queries.starts[start : stop + 1] - pairs.start)
                 if lists is not None:
                     lists[start:stop] = top_items(scores, lists.shape[1], users + self.first_user, self.seed)
             self._refuse_training_items(found, pairs.start)
             yield start, stop, found
 
     def _sampled(self, scorer: Scorer, _: NDArray[np.int32] | None) -> Iterator[tuple[int, int, Counts]]:
-        questions = self.questions
+        queries = self.queries
         start = 0
-        while start < len(questions):
+        while start < len(queries):
             # Users with the most held-out items come first, so the first row of a block is its widest.
-            most = int(questions.held_out[start])
+            most = int(queries.held_out[start])
             width = most + self.negatives.shape[1]
-            stop = min(start + self._rows_at_once(width, _SAMPLED_BLOCK), len(questions))
-            pairs = slice(int(questions.starts[start]), int(questions.starts[stop]))
-            starts = questions.starts[start : stop + 1] - pairs.start
+            stop = min(start + self._rows_at_once(width, _SAMPLED_BLOCK), len(queries))
+            pairs = slice(int(queries.starts[start]), int(queries.starts[stop]))
+            starts = queries.starts[start : stop + 1] - pairs.start
             columns = np.arange(pairs.stop - pairs.start) - np.repeat(starts[:-1], np.diff(starts))
             rows = np.repeat(np.arange(stop - start), np.diff(starts))
             items = np.full((stop - start, width), -1, np.int64)
-            items[rows, columns] = questions.items[pairs]
+            items[rows, columns] = queries.items[pairs]
             items[:, most:] = self.negatives[start:stop]
-            users = torch.from_numpy(questions.users[start:stop])
+            users = torch.from_numpy(queries.users[start:stop])
             given = scorer.score_rows(users, torch.from_numpy(np.maximum(items, 0)))
             scores = _checked(given, (stop - start, width), scorer)
-            with _without(scores, np.flatnonzero(items < 0)):
-                found = place(scores, columns, starts)
+            with _masked(scores, np.flatnonzero(items < 0)):
+                found = rank_counts(scores, columns, starts)
             yield start, stop, found
             start = stop
 
@@ -225,17 +224,17 @@ class Ranker:
         if not len(lost):
             return
         pair = first_pair + int(lost[0])
-        user = self.questions.users[np.searchsorted(self.questions.starts, pair, side="right") - 1]
-        earlier = "training" if self.questions.part == "validation" else "training or validation"
+        user = self.queries.users[np.searchsorted(self.queries.starts, pair, side="right") - 1]
+        earlier = "training" if self.queries.part == "validation" else "training or validation"
         raise EvaluationError(
-            f"user {self.split.train.user_ids[int(user)]!r} has the {self.questions.part} item "
-            f"{self.split.train.item_ids[int(self.questions.items[pair])]!r} in {earlier} too; "
+            f"user {self.split.train.user_ids[int(user)]!r} has the {self.queries.part} item "
+            f"{self.split.train.item_ids[int(self.queries.items[pair])]!r} in {earlier} too; "
             "a held-out pair must not be learnt from: split the data again"
         )
 
 
 @contextmanager
-def _without(scores: Scores, cells: IndexArray) -> Iterator[None]:
+def _masked(scores: Scores, cells: IndexArray) -> Iterator[None]:
     """Sets cells of a block to −∞, and then puts the scores back: the memory may be the scorer's own."""
     flat = scores.reshape(-1)
     saved = flat[cells]
@@ -250,7 +249,7 @@ def _checked(given: Tensor, shape: tuple[int, int], scorer: Scorer) -> Scores:
     """Finite scores of the right shape in a layout that can be worked on, or an error.
 
     From here on NumPy works on them: its comparisons and selections are faster than those of torch on as many
-    threads as a small machine has, and wait for nobody on a busy one.
+    threads as a small machine has, and do not wait for other threads on a busy one.
     """
     if tuple(given.shape) != shape:
         raise EvaluationError(
@@ -263,19 +262,73 @@ def _checked(given: Tensor, shape: tuple[int, int], scorer: Scorer) -> Scores:
     # One number tells of any NaN or infinity in the block; only then is it worth looking where.
     with np.errstate(all="ignore"):
         suspect = not np.isfinite(scores.sum())
-    if suspect:
-        wrong = int(np.count_nonzero(~np.isfinite(scores)))
-        if wrong:
-            raise EvaluationError(
-                f"{wrong} of {scores.size} scores of {type(scorer).__name__} are NaN or infinite, so their "
-                "order means nothing; look for a diverged training or a division by zero in the model"
-            )
+    wrong = int(np.count_nonzero(~np.isfinite(scores))) if suspect else 0
+    if wrong:
+        raise EvaluationError(
+            f"{wrong} of {scores.size} scores of {type(scorer).__name__} are NaN or infinite, so their order "
+            "means nothing; look for a diverged training or a division by zero in the model"
+        )
     return scores
 
 
 def check_protocols(protocols: tuple[str, ...]) -> tuple[str, ...]:
+    """The protocols without repeats; refuses unknown ones."""
     unknown = [protocol for protocol in protocols if protocol not in PROTOCOLS]
     if unknown or not protocols:
         given = unknown[0] if unknown else protocols
         raise EvaluationError(f"protocol={given!r} is unknown; choose from {list(PROTOCOLS)}")
     return tuple(dict.fromkeys(protocols))
+
+
+class PaddedScorer:
+    """Gives an unknown user the same score for everything, and an unknown item the lowest score there is.
+
+    So an unknown user counts with what a random order would reach, an unknown item comes after all known
+    ones, and every model is evaluated on the same users.
+    """
+
+    def __init__(self, scorer: Scorer, n_users: int, n_items: int) -> None:
+        self._known, self.n_users, self.n_items = scorer, n_users, n_items
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        items = torch.arange(self.n_items) if items is None else items
+        known_users, known_items = users < self._known.n_users, items < self._known.n_items
+        if not known_users.any() or not known_items.any():
+            return torch.zeros(len(users), len(items))
+        scored = self._known.score_block(users[known_users], items[known_items])
+        scores = torch.full((len(users), len(items)), torch.finfo(scored.dtype).min, dtype=scored.dtype)
+        scores[known_users.nonzero(), known_items.nonzero().T] = scored
+        scores[~known_users] = 0
+        return scores
+
+    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+        known_users, known_items = users < self._known.n_users, items < self._known.n_items
+        if not known_users.any():
+            return torch.zeros(items.shape)
+        # An unknown item is looked up as item 0, and its score then replaced.
+        asked = torch.where(known_items, items, 0)[known_users]
+        scored = self._known.score_rows(users[known_users], asked)
+        scores = torch.zeros(items.shape, dtype=scored.dtype)
+        scores[known_users] = scored.masked_fill(~known_items[known_users], torch.finfo(scored.dtype).min)
+        return scores
+
+
+def scorer_for(scorer: Scorer, split: Split) -> Scorer:
+    """The scorer for a split: refused if trained on other data, padded if it knows fewer users or items."""
+    own = getattr(scorer, "split", None)
+    if isinstance(own, Split) and own is not split and own.fingerprint != split.fingerprint:
+        raise EvaluationError(
+            f"the model was trained on the split {own.fingerprint}, but is asked about {split.fingerprint}: "
+            "its ids mean something else there; evaluate it on its own split"
+        )
+    if scorer.n_users > split.n_users or scorer.n_items > split.n_items:
+        raise EvaluationError(
+            f"the model knows {scorer.n_users} users and {scorer.n_items} items, the split only "
+            f"{split.n_users} and {split.n_items}, so they were not made from the same data; use the split "
+            "that the model was trained on"
+        )
+    if scorer.n_users == split.n_users and scorer.n_items == split.n_items:
+        return scorer
+    return PaddedScorer(scorer, split.n_users, split.n_items)

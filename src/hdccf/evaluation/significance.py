@@ -1,4 +1,4 @@
-"""Whether a difference is more than luck: paired tests over users, intervals, and many tests at once."""
+"""Paired significance tests over users, bootstrap intervals and Holm's correction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,11 +55,8 @@ def _student(values: Values) -> tuple[float, float, float]:
     mean, deviation = float(values.mean()), float(values.std(ddof=1))
     # The same difference everywhere leaves only rounding in the deviation.
     if deviation <= 1e-12 * abs(mean) or deviation == 0:
-        return (
-            (0.0, 1.0, 0.0)
-            if mean == 0
-            else (float(np.copysign(np.inf, mean)), 0.0, float(np.copysign(np.inf, mean)))
-        )
+        infinite = float(np.copysign(np.inf, mean))
+        return (0.0, 1.0, 0.0) if mean == 0 else (infinite, 0.0, infinite)
     cohen_d = mean / deviation
     statistic = cohen_d * np.sqrt(len(values))
     return float(statistic), float(2 * student.sf(abs(statistic), len(values) - 1)), cohen_d

@@ -1,4 +1,4 @@
-"""Top-k: the k highest scores of each row, exactly, with ties in a random but reproducible order.
+"""Exact top-k of each row of scores, with ties in a random but reproducible order.
 
 NumPy throughout: it selects and sorts with vector instructions, on one thread about as fast as `torch.topk`
 on two, and does not wait for a second thread on a busy machine.

@@ -10,7 +10,7 @@ from typing import Any
 from filelock import FileLock
 
 from hdccf.config import Settings
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.evaluation import Evaluation
 from hdccf.models import name_of
 
 Record = dict[str, Any]

@@ -258,18 +258,18 @@ _USERS_AT_ONCE = 1024
 def densities_of(scorer: Scorer, split: Split) -> dict[str, Any]:
     """Of the test items, and of the items of sampled ranking that their users never touched."""
     ranker = Ranker(split, "test")
-    questions = ranker.questions
+    queries = ranker.queries
     positive, negative = [], []
-    rows = np.repeat(np.arange(len(questions)), questions.held_out)
+    rows = np.repeat(np.arange(len(queries)), queries.held_out)
     for begin in range(0, len(rows), _USERS_AT_ONCE):
         some = slice(begin, begin + _USERS_AT_ONCE)
-        users = torch.from_numpy(questions.users[rows[some]])
-        items = torch.from_numpy(questions.items[some])
+        users = torch.from_numpy(queries.users[rows[some]])
+        items = torch.from_numpy(queries.items[some])
         positive.append(scorer.score_rows(users, items.unsqueeze(1)).numpy().ravel())
-    for begin in range(0, len(questions), _USERS_AT_ONCE):
+    for begin in range(0, len(queries), _USERS_AT_ONCE):
         some = slice(begin, begin + _USERS_AT_ONCE)
         drawn = ranker.negatives[some].astype(np.int64)
-        users = torch.from_numpy(questions.users[some])
+        users = torch.from_numpy(queries.users[some])
         found = scorer.score_rows(users, torch.from_numpy(np.maximum(drawn, 0))).numpy()
         negative.append(found[drawn >= 0])
     return described(np.concatenate(positive), np.concatenate(negative))

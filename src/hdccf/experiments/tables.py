@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from hdccf.evaluation.comparison import LEVEL, Comparison, compare
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.compare import LEVEL, Comparison, compare
+from hdccf.evaluation.evaluation import Evaluation
 from hdccf.experiments.journal import Journal, Record
 from hdccf.experiments.plans import OURS, SEEDLESS, TITLES, Row
 from hdccf.experiments.running import Outcome

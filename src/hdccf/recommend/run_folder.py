@@ -28,8 +28,8 @@ from hdccf.config import Settings
 from hdccf.data.interactions import describe
 from hdccf.data.split import PARTS, Split
 from hdccf.errors import ConfigError, DataError, HdccfError, RunError
-from hdccf.evaluation.kept import FOLDER
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.compare import FOLDER
+from hdccf.evaluation.evaluation import Evaluation
 from hdccf.files import atomic_directory, atomic_file, read_described, write_json
 from hdccf.models import entry_named, name_of
 

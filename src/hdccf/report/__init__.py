@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from hdccf.errors import ConfigError, DataError
-from hdccf.evaluation.kept import evaluate_run
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.compare import evaluate_run
+from hdccf.evaluation.evaluation import Evaluation
 from hdccf.files import atomic_file
 from hdccf.recommend.lens import GRID, density, estimate
 from hdccf.recommend.recommender import Recommender

@@ -1,17 +1,16 @@
-"""The paper's theory, checked on the real pieces: gradients, propositions, theorem and lower bound.
+"""Numerical checks of the paper's theory: gradients, propositions, theorem and lower bound.
 
-Each file has one statement of the paper: what it predicts comes from the paper's formula, written out here,
-and what is measured from the samplers, weights and losses that training uses. `docs/theory.md` tells how.
+Predictions come from the paper's formulas, written out here; measurements from the samplers, weights and
+losses of training. `docs/theory.md` has the details.
 """
 
 from hdccf.console import track
 from hdccf.errors import ConfigError
 from hdccf.verify.bound import check_bound
-from hdccf.verify.convergence import check_loss
 from hdccf.verify.gradients import check_gradients
 from hdccf.verify.propositions import check_propositions
 from hdccf.verify.report import Curve, Finding, Report
-from hdccf.verify.theorem import check_scores
+from hdccf.verify.theorem import check_loss, check_scores
 
 __all__ = ["Curve", "Finding", "Report", "verify"]
 
@@ -25,7 +24,7 @@ PARTS = ("gradients", "propositions", "theorem", "convergence", "bound")
 
 
 def verify(seed: int = 0, parts: tuple[str, ...] = PARTS, *, progress: bool = False) -> Report:
-    """Checks the parts asked for; a report whose `failures` are empty if the theory holds for this code."""
+    """Checks some parts of the theory; the report has no `failures` if it holds for this code."""
     unknown = [part for part in parts if part not in PARTS]
     if unknown:
         raise ConfigError(f"{unknown[0]!r} is no part of the theory; choose from {', '.join(PARTS)}")

@@ -1,8 +1,9 @@
-"""Eq. 4: what the loss does to each score, for Eq. 1 and for the debiased Eq. 14."""
+"""Eq. 4: the gradient of the loss in each score, for Eq. 1 and for the debiased Eq. 14."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int64
@@ -16,16 +17,15 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
 from hdccf.models.hdccf import steps
 from hdccf.rng import generator_for
-from hdccf.verify.report import Finding
+from hdccf.verify.report import ROUNDING, Finding
 
-_ROUNDING = 1e-9
 _OMEGA = 0.02
 _BETA = 0.7
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a batch that gradients are asked for."""
+    """Scores of a batch, as leaves of the gradient."""
 
     positive: Tensor
     items: NegativeSet
@@ -62,7 +62,7 @@ def _plain(graph: Graph, seed: int) -> Iterator[Finding]:
         term(batch.negative_items, batch.neighbour_items),
         term(batch.negative_users, batch.neighbour_users),
     )
-    _, loss = _loss(_contrast(tau, 0.0), scores)
+    _, loss = _loss(contrastive_loss(tau, 0.0), scores)
     positive, items, users = torch.autograd.grad(loss.sum(), scores.leaves()[:3])
     negatives = torch.cat([scores.items.scores, scores.users.scores], 1).detach()
     gradients = torch.cat([items, users], 1)
@@ -70,30 +70,18 @@ def _plain(graph: Graph, seed: int) -> Iterator[Finding]:
     total = terms.sum(1, keepdim=True) + (scores.positive.detach()[:, None] / tau).exp()
     each = gradients.shape[1]
     detail = f"{len(positive)} instances of the uniform sampler with {each} negatives each, τ = {tau}"
-    yield Finding.exact(
-        "Eq. 4, gradients of Eq. 1",
+    exact = partial(Finding.exact, "Eq. 4, gradients of Eq. 1", detail=detail)
+    slope = _farthest(_slopes(negatives, gradients), 1 / tau)
+    yield exact(
         "log of a negative's gradient grows with f by 1/τ (∝ e^{f/τ})",
         1 / tau,
-        _farthest(_slopes(negatives, gradients), 1 / tau),
-        tolerance=_ROUNDING / tau,
-        detail=detail,
+        slope,
+        tolerance=ROUNDING / tau,
     )
-    yield Finding.exact(
-        "Eq. 4, gradients of Eq. 1",
-        "τ × a negative's gradient, over P(u′,i′) of Eq. 3",
-        1.0,
-        _farthest(gradients * tau * total / terms, 1.0),
-        tolerance=_ROUNDING,
-        detail=detail,
-    )
-    yield Finding.exact(
-        "Eq. 4, gradients of Eq. 1",
-        "the positive's gradient, over the sum of its negatives'",
-        -1.0,
-        _farthest(positive / gradients.sum(1), -1.0),
-        tolerance=_ROUNDING,
-        detail=detail,
-    )
+    share = _farthest(gradients * tau * total / terms, 1.0)
+    yield exact("τ × a negative's gradient, over P(u′,i′) of Eq. 3", 1.0, share)
+    balance = _farthest(positive / gradients.sum(1), -1.0)
+    yield exact("the positive's gradient, over the sum of its negatives'", -1.0, balance)
 
 
 def _slopes(scores: Float[Tensor, "b c"], gradients: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
@@ -118,7 +106,7 @@ def _debiased(graph: Graph, seed: int) -> Iterator[Finding]:
         scores = _random((len(target), len(negatives.columns)), generator)
         log_frequency = losses.log_frequency_weights(frequency[negatives.columns].double(), _BETA)
         log_weights = steps.in_batch_log_weights(negatives, log_frequency, mask_observed=True)
-        # Apart from the columns' scores, so that a neighbour's gradient is seen on its own.
+        # Separate from the columns' scores, so that a neighbour has its own gradient.
         neighbours = _random(negatives.own.shape, generator)
         size = float(negatives.own.shape[1] * (len(target) - 1))
         other = negatives.columns[negatives.own] != target[:, None]
@@ -129,7 +117,7 @@ def _debiased(graph: Graph, seed: int) -> Iterator[Finding]:
         term(batch.item_negatives, batch.items, graph.users_of.degrees),
         term(batch.user_negatives, batch.users, graph.items_of.degrees),
     )
-    sides, loss = _loss(_contrast(tau, _OMEGA), scores)
+    sides, loss = _loss(contrastive_loss(tau, _OMEGA), scores)
     gradients = torch.autograd.grad(loss.sum(), scores.leaves())
     clipped = max(float(side.clipped) for side in sides)
     rows = [gradient.reshape(len(loss), -1) for gradient in gradients]
@@ -138,28 +126,17 @@ def _debiased(graph: Graph, seed: int) -> Iterator[Finding]:
         f"{len(loss)} instances of the in-batch sampler, P = 3, τ = {tau}, ω⁺ = {_OMEGA}, β = {_BETA}; "
         f"{clipped:.0%} of the rows clipped"
     )
-    yield Finding.exact(
-        "Eq. 4, gradients of Eq. 14",
-        "all gradients of an unclipped row, their sum over the sum of their sizes",
-        0.0,
-        # A clipped row would sum to zero for nothing: then the claim has not been seen to hold.
-        math.nan if clipped else _farthest(torch.cat(rows, 1).sum(1) / sizes, 0.0),
-        tolerance=_ROUNDING,
-        detail=detail,
-    )
+    exact = partial(Finding.exact, "Eq. 4, gradients of Eq. 14", detail=detail)
+    # A clipped row sums to zero trivially: then the claim has not been tested.
+    total = math.nan if clipped else _farthest(torch.cat(rows, 1).sum(1) / sizes, 0.0)
+    yield exact("all gradients of an unclipped row, their sum over the sum of their sizes", 0.0, total)
     expected = _literal_gradients(graph, batch, scores, tau)
     errors = [
         ((gradient - literal.reshape(gradient.shape)).abs() / sizes[:, None]).max()
         for gradient, literal in zip(rows, expected, strict=True)
     ]
-    yield Finding.exact(
-        "Eq. 4, gradients of Eq. 14",
-        "each gradient is π₀ or −π₁ of Eq. 25 × e^{f/τ} over τ × the denominator: largest error",
-        0.0,
-        float(torch.stack(errors).max()),
-        tolerance=_ROUNDING,
-        detail=detail,
-    )
+    claim = "each gradient is π₀ or −π₁ of Eq. 25 × e^{f/τ} over τ × the denominator: largest error"
+    yield exact(claim, 0.0, float(torch.stack(errors).max()))
 
 
 def _literal_gradients(graph: Graph, batch: InBatch, scores: Scores, tau: float) -> list[Tensor]:
@@ -221,12 +198,13 @@ def _literal_side(
     return minus, plus, weight * target_term
 
 
-# -- both ----------------------------------------------------------------------------------------------------
+# -- shared --------------------------------------------------------------------------------------------------
 
 
-def _contrast(tau: float, omega: float) -> ContrastiveLoss:
+def contrastive_loss(tau: float, omega: float, lowest: float = -1.0) -> ContrastiveLoss:
+    """Eq. 14 with both sides weighted equally."""
     return ContrastiveLoss(
-        temperature=tau, item_weight=1.0, user_weight=1.0, omega_items=omega, omega_users=omega, lowest=-1.0
+        temperature=tau, item_weight=1.0, user_weight=1.0, omega_items=omega, omega_users=omega, lowest=lowest
     )
 
 

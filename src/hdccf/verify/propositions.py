@@ -1,9 +1,14 @@
-"""Propositions 1 and 2 by Monte Carlo: how often the real sampler gives each negative, all in one test."""
+"""Propositions 1 and 2: how often the in-batch sampler gives each negative, enumerated and simulated."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations, product
+from math import prod
 
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
@@ -20,9 +25,119 @@ from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.rng import generator_for
-from hdccf.verify.enumeration import PART, check_enumeration, tiny_data
-from hdccf.verify.report import Finding
-from hdccf.verify.statistics import Floats, global_test, mean_interval
+from hdccf.verify.report import Finding, Floats, global_test, mean_interval
+
+PART = "Propositions 1 and 2"
+TINY = [(0, 0), (0, 1), (1, 0), (1, 2), (1, 3), (2, 0)]
+"""Three users, four items, degrees from 1 to 3; one item that every user has."""
+
+
+Expected = defaultdict[int, Fraction]
+"""How often each item (or user) appears, in expectation; 0 by default."""
+
+
+def tiny_data() -> Interactions:
+    users, items = np.array(TINY).T
+    return Interactions.from_codes(
+        users,
+        items,
+        user_ids=pl.Series("user", ["a", "b", "c"]),
+        item_ids=pl.Series("item", ["w", "x", "y", "z"]),
+    )
+
+
+@dataclass(frozen=True)
+class Scripted(Neighbours):
+    """Given neighbours instead of drawn ones: one of all possible outcomes."""
+
+    outcome: Int64[Tensor, "b p"]
+
+    def draw(
+        self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
+    ) -> Int64[Tensor, "b size"]:
+        return self.outcome
+
+
+def _row(neighbours: Neighbours, node: int) -> list[int]:
+    found: list[int] = neighbours.flat[neighbours.starts[node] : neighbours.starts[node + 1]].tolist()
+    return found
+
+
+class EverySampler(InBatchSampler):
+    """The in-batch sampler with all its possible outcomes for one target instead of a random one."""
+
+    def every_side(
+        self, target: int, nodes: Int64[Tensor, " pairs"], neighbours: Neighbours, backwards: Neighbours
+    ) -> Iterator[tuple[Fraction, NegativeColumns]]:
+        """Every outcome in which pair number `target` is the batch's first instance, with its probability."""
+        others = [pair for pair in range(self.graph.n_pairs) if pair != target]
+        batches = list(combinations(others, self.batch_size - 1))
+        for rest in batches:
+            chosen = nodes[torch.tensor([target, *rest])]
+            of_each = [_row(neighbours, int(node)) for node in chosen]
+            choices = [product(own, repeat=self.neighbours) for own in of_each]
+            probability = Fraction(1, len(batches) * prod(len(own) ** self.neighbours for own in of_each))
+            for outcome in product(*choices):
+                parts = (neighbours.starts, neighbours.flat, neighbours.n_columns)
+                script = Scripted(*parts, torch.tensor(outcome))
+                yield probability, self._side(chosen, script, backwards, torch.Generator())
+
+
+def check_enumeration() -> Iterator[Finding]:
+    graph = Graph.of(tiny_data())
+    fixed, averaged, cases = [], [], 0
+    for batch_size, neighbours in ((2, 2), (3, 1)):
+        sampler = EverySampler(graph, torch.ones(graph.n_pairs), batch_size, neighbours)
+        for nodes, forward, backward in (
+            (graph.pair_users, graph.items_of, graph.users_of),
+            (graph.items_of.flat, graph.users_of, graph.items_of),
+        ):
+            mean: Expected = defaultdict(Fraction)
+            for target, node in enumerate(nodes.tolist()):
+                expected = _appearances(sampler, target, nodes, forward, backward)
+                known = _row(forward, node)
+                for column, degree in enumerate(backward.degrees.tolist()):
+                    mean[column] += expected[column]
+                    if column not in known:
+                        predicted = Fraction(batch_size - 1, graph.n_pairs - 1) * neighbours * degree
+                        fixed.append(expected[column] / predicted)
+            for column, degree in enumerate(backward.degrees.tolist()):
+                predicted = Fraction(batch_size - 1, graph.n_pairs) * neighbours * degree
+                averaged.append(mean[column] / graph.n_pairs / predicted)
+            cases += graph.n_pairs
+    detail = f"{len(TINY)} pairs, M = 2 with P = 2 and M = 3 with P = 1, {cases} targets, exact fractions"
+    yield _exactly("tiny data, every batch and draw: appearances over (M−1)/(|D|−1)·P·|U_i′|", fixed, detail)
+    yield _exactly("the same, averaged over all targets: over (M−1)/|D|·P·|U_i′|", averaged, detail)
+
+
+def _appearances(
+    sampler: EverySampler,
+    target: int,
+    nodes: Int64[Tensor, " pairs"],
+    neighbours: Neighbours,
+    backwards: Neighbours,
+) -> Expected:
+    """How often each column is among the target's negatives, in expectation; before masking."""
+    expected: Expected = defaultdict(Fraction)
+    for probability, negatives in sampler.every_side(target, nodes, neighbours, backwards):
+        counts = _multiplicities(negatives)[0].round().long().tolist()
+        for column, count in zip(negatives.columns.tolist(), counts, strict=True):
+            expected[column] += probability * count
+    return expected
+
+
+def _multiplicities(negatives: NegativeColumns) -> Float[Tensor, "b c"]:
+    """How often each column is among each row's negatives; neither masked nor corrected."""
+    none = torch.zeros(len(negatives.columns), dtype=torch.float64)
+    return steps.in_batch_log_weights(negatives, none, mask_observed=False).exp()
+
+
+def _exactly(claim: str, ratios: list[Fraction], detail: str) -> Finding:
+    """Every ratio is 1, without rounding; shown is the one that is farthest from it."""
+    farthest = max(ratios, key=lambda ratio: abs(ratio - 1))
+    detail = f"{detail}, {len(ratios)} cells"
+    return Finding.exact(PART, claim, 1.0, float(farthest), tolerance=0.0, detail=detail)
+
 
 ML_100K = "ml-100k"
 BATCH_SIZE = 512
@@ -42,7 +157,7 @@ def check_propositions(seed: int = 0, batches: int = 200) -> Iterator[Finding]:
 
 
 def _model(data: Interactions, batch_size: int, neighbours: int) -> HDCCFModel:
-    """One whose negatives weigh what they count: not masked, not corrected. Its scores do not matter."""
+    """A model whose negatives have their multiplicity as weight: not masked, not corrected; any scores."""
     settings = HDCCF(
         user_vector="free",
         embedding_dim=1,
@@ -59,7 +174,8 @@ def _model(data: Interactions, batch_size: int, neighbours: int) -> HDCCFModel:
     return model
 
 
-def _observed(graph: Graph) -> Bool[Tensor, "users items"]:
+def observed_matrix(graph: Graph) -> Bool[Tensor, "users items"]:
+    """Which pairs were observed."""
     observed = torch.zeros(graph.n_users, graph.n_items, dtype=torch.bool)
     observed[graph.pair_users, graph.items_of.flat] = True
     return observed
@@ -69,11 +185,11 @@ def _observed(graph: Graph) -> Bool[Tensor, "users items"]:
 
 
 def check_each_target(seed: int, epochs: int) -> Finding:
-    """On few pairs a factor (M−1)/|D| is told from (M−1)/(|D|−1), and every target stands for itself."""
+    """On few pairs, where (M−1)/|D| differs from (M−1)/(|D|−1), with every target on its own."""
     batch_size, neighbours = 3, 2
     graph, generator = Graph.of(tiny_data()), generator_for(seed, "verify", "tiny")
     sampler = InBatchSampler(graph, torch.ones(graph.n_pairs), batch_size, neighbours)
-    unknown = ~_observed(graph)[graph.pair_users]
+    unknown = ~observed_matrix(graph)[graph.pair_users]
     number = torch.zeros(graph.n_users, graph.n_items, dtype=torch.int64)
     number[graph.pair_users, graph.items_of.flat] = torch.arange(graph.n_pairs)
     predicted = (batch_size - 1) / (graph.n_pairs - 1) * neighbours * graph.users_of.degrees.double()
@@ -83,19 +199,13 @@ def check_each_target(seed: int, epochs: int) -> Finding:
         for batch in sampler.epoch(generator):
             rows, columns = number[batch.users, batch.items], batch.item_negatives.columns
             # Added, not set: a pair that came twice in an epoch would otherwise go unnoticed.
-            none = torch.zeros(len(columns), dtype=torch.float64)
-            found = steps.in_batch_log_weights(batch.item_negatives, none, mask_observed=False).exp()
+            found = _multiplicities(batch.item_negatives)
             counts.index_put_((rows[:, None], columns[None, :]), found, accumulate=True)
         deviations[epoch] = (counts - predicted)[unknown].numpy()
     measured, region = global_test(deviations)
-    return Finding.accepted(
-        PART,
-        "tiny data, real sampler: all (u, i) and i′ at once, χ² over its mean",
-        1.0,
-        measured,
-        region,
-        detail=f"{epochs} epochs, {deviations.shape[1]} cells, M = {batch_size}, P = {neighbours}",
-    )
+    claim = "tiny data, real sampler: all (u, i) and i′ at once, χ² over its mean"
+    detail = f"{epochs} epochs, {deviations.shape[1]} cells, M = {batch_size}, P = {neighbours}"
+    return Finding.accepted(PART, claim, 1.0, measured, region, detail)
 
 
 # -- all i′ and all u′, summed over targets ------------------------------------------------------------------
@@ -103,7 +213,7 @@ def check_each_target(seed: int, epochs: int) -> Finding:
 
 @dataclass(frozen=True)
 class Counted:
-    """One side of the data: which columns can be negatives of whom, and how often they should be."""
+    """One side of the data: which columns can be negatives of which nodes, and how often they should be."""
 
     unknown: Bool[Tensor, "nodes columns"]
     expected: Float[Tensor, " columns"]
@@ -132,7 +242,7 @@ def check_appearances(
 ) -> Iterator[Finding]:
     model = _model(data, batch_size, NEIGHBOURS)
     generator = generator_for(seed, "verify", "propositions", name)
-    observed = _observed(model.graph)
+    observed = observed_matrix(model.graph)
     of_users, of_items = (Counted.of(side, batch_size, NEIGHBOURS) for side in (observed, observed.T))
     found: tuple[list[Floats], list[Floats]] = ([], [])
     repeats = np.zeros((batches, 2))
@@ -154,13 +264,9 @@ def check_appearances(
     for proposition, losses, rows in ((1, "L_u-i", found[0]), (2, "L_i-i and L_u-u", found[1])):
         table = np.stack(rows)
         measured, region = global_test(table)
+        claim = f"{name}, Proposition {proposition} ({losses}): all i′ and u′ at once, χ² over its mean"
         yield Finding.accepted(
-            PART,
-            f"{name}, Proposition {proposition} ({losses}): all i′ and u′ at once, χ² over its mean",
-            1.0,
-            measured,
-            region,
-            detail=f"{sizes}, {table.shape[1]} items and users",
+            PART, claim, 1.0, measured, region, f"{sizes}, {table.shape[1]} items and users"
         )
     yield _with_replacement(name, repeats, sizes)
 
@@ -176,13 +282,7 @@ def _repeats(
 
 
 def _with_replacement(name: str, repeats: Floats, sizes: str) -> Finding:
-    mean, interval = mean_interval(repeats[:, 0], repeats[:, 1])
+    mean, (low, high) = mean_interval(repeats[:, 0], repeats[:, 1])
     expected = float(repeats[:, 1].mean())
-    return Finding.estimated(
-        PART,
-        f"{name}: equal neighbours of an instance, over those of draws with replacement",
-        1.0,
-        mean / expected,
-        (interval[0] / expected, interval[1] / expected),
-        detail=sizes,
-    )
+    claim = f"{name}: equal neighbours of an instance, over those of draws with replacement"
+    return Finding.estimated(PART, claim, 1.0, mean / expected, (low / expected, high / expected), sizes)

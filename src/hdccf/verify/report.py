@@ -1,15 +1,26 @@
-"""What a check found: a claim, what the paper predicts, what was measured, and whether that agrees."""
+"""Findings of the checks, the statistics behind them, and their output as table, JSON and figure."""
 
 import json
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from scipy.stats import chi2
+from scipy.stats import t as student
+
+from hdccf.errors import ConfigError
+from hdccf.files import atomic_file
 
 Verdict = Literal["holds", "fails", "not checked"]
+Interval = tuple[float, float]
+ROUNDING = 1e-9
 _STYLE = {"holds": "green", "fails": "bold red", "not checked": "dim"}
 
 
@@ -22,7 +33,7 @@ class Finding:
     claim: str
     predicted: float | None
     measured: float | None
-    interval: tuple[float, float] | None
+    interval: Interval | None
     verdict: Verdict
     not_equal: bool = False
     """The claim is that the measured value is *not* the predicted one."""
@@ -31,22 +42,22 @@ class Finding:
 
     @classmethod
     def exact(
-        cls, part: str, claim: str, predicted: float, measured: float, *, tolerance: float, detail: str = ""
-    ) -> "Finding":
-        """Holds where the measured value is the predicted one but for rounding."""
-        region = (predicted - tolerance, predicted + tolerance)
-        return cls.accepted(part, claim, predicted, measured, region, detail=detail)
-
-    @classmethod
-    def accepted(
         cls,
         part: str,
         claim: str,
         predicted: float,
         measured: float,
-        region: tuple[float, float],
         *,
+        tolerance: float = ROUNDING,
         detail: str = "",
+    ) -> "Finding":
+        """Holds where the measured value is the predicted one but for rounding."""
+        region = (predicted - tolerance, predicted + tolerance)
+        return cls.accepted(part, claim, predicted, measured, region, detail)
+
+    @classmethod
+    def accepted(
+        cls, part: str, claim: str, predicted: float, measured: float, region: Interval, detail: str = ""
     ) -> "Finding":
         """Holds where the measured value lies in the region that the prediction gives it."""
         return cls(part, claim, predicted, measured, region, _verdict(region, measured), detail=detail)
@@ -58,11 +69,11 @@ class Finding:
         claim: str,
         predicted: float,
         measured: float,
-        interval: tuple[float, float],
+        interval: Interval,
+        detail: str = "",
         *,
         provided: bool = True,
         not_equal: bool = False,
-        detail: str = "",
     ) -> "Finding":
         """Holds where the measured value's interval has the predicted one (or has not), if `provided`."""
         agrees = _verdict(interval, predicted) == "holds"
@@ -76,7 +87,7 @@ class Finding:
         return cls(part, claim, None, None, None, "not checked", detail=reason)
 
 
-def _verdict(interval: tuple[float, float], value: float) -> Verdict:
+def _verdict(interval: Interval, value: float) -> Verdict:
     return "holds" if interval[0] <= value <= interval[1] else "fails"
 
 
@@ -87,12 +98,12 @@ class Curve:
     name: str
     sizes: list[int]
     gaps: list[float]
-    intervals: list[tuple[float, float]]
+    intervals: list[Interval]
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that was found, to be printed by Rich or written as JSON."""
+    """All findings and curves, to be printed by Rich or written as JSON."""
 
     findings: list[Finding] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
@@ -153,7 +164,7 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:.4f}"
 
 
-def _range(interval: tuple[float, float] | None) -> str:
+def _range(interval: Interval | None) -> str:
     if interval is None:
         return "–"
     low, high = interval
@@ -166,7 +177,7 @@ def _range(interval: tuple[float, float] | None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and nothing that is not a number: they become null."""
+    """JSON has neither infinity nor NaN: they become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -174,3 +185,69 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [_finite(inner) for inner in value]
     return value
+
+
+LEVEL = 0.999
+"""A right implementation fails a statistical claim once in a thousand seeds."""
+
+Floats = NDArray[np.float64]
+
+
+def mean_interval(values: Floats, around: Floats | None = None) -> tuple[float, Interval]:
+    """The mean of independent values and Student's interval of it.
+
+    `around` are expectations, one for each value, where these differ: the spread is that of the differences.
+    """
+    deviations = values if around is None else values - around
+    error = deviations.std(ddof=1) / np.sqrt(len(values))
+    spread = float(student.ppf((1 + LEVEL) / 2, len(values) - 1) * error)
+    mean = float(values.mean())
+    return mean, (mean - spread, mean + spread)
+
+
+def global_test(deviations: Floats) -> tuple[float, Interval]:
+    """One test of all cells at once: do the means over independent repetitions vanish in every column?
+
+    `deviations` is repetitions × cells, measured less predicted. If the prediction is right, the squared
+    length of the columns' sums is a weighted sum of squares of normal numbers, however the cells are
+    correlated. Its mean Σ_r ‖x_r‖² and variance 2·Σ_{r≠s} (x_r·x_s)² are in the products of repetitions, and
+    it is approximated by a multiple of a chi-square with them (Box 1954). Gives the squared length
+    over its mean, 1 in expectation, and where it must lie.
+    """
+    products = deviations @ deviations.T
+    mean = float(np.trace(products))
+    if mean == 0:
+        return 1.0, (1.0, 1.0)
+    variance = 2 * float((products**2).sum() - (np.diag(products) ** 2).sum())
+    freedom = 2 * mean**2 / variance
+    low, high = (float(chi2.ppf(tail, freedom)) / freedom for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(products.sum()) / mean, (low, high)
+
+
+def refuse_figure(path: Path, parts: tuple[str, ...]) -> None:
+    """Refuses before a minute's work what would prevent the figure."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--figure needs matplotlib, which is not installed; pip install matplotlib")
+    if path.exists():
+        raise ConfigError(f"{path} exists and is not overwritten; give another name")
+    if "convergence" not in parts:
+        raise ConfigError("--figure draws the part convergence; name it in --only, or leave --only out")
+
+
+def draw(curves: list[Curve], path: Path) -> None:
+    """Each estimator's loss less the ideal loss, over the size of the world."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for curve in curves:
+        spread = [(high - low) / 2 for low, high in curve.intervals]
+        axes.errorbar(curve.sizes, curve.gaps, yerr=spread, marker="o", capsize=3, label=curve.name)
+    axes.axhline(0.0, color="black", linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(curves[0].sizes, [str(size) for size in curves[0].sizes])
+    axes.set_xlabel("users = items; negatives and positives grow in proportion")
+    axes.set_ylabel("loss − ideal loss")
+    axes.legend()
+    with atomic_file(path, overwrite=False) as part:
+        figure.savefig(part, format=path.suffix.lstrip(".") or "png", dpi=120)

@@ -14,7 +14,7 @@ import hdccf
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Evaluation
-from hdccf.evaluation.comparison import Comparison, compare
+from hdccf.evaluation.compare import Comparison, compare
 
 
 @pytest.fixture(scope="module")

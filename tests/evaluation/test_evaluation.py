@@ -14,7 +14,7 @@ import hdccf
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Ranker, metrics
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.evaluation import Evaluation
 
 
 def scorer_of(split: Split, seed: int = 0) -> Dot:
@@ -88,20 +88,20 @@ def test_lists_are_those_of_a_sort(split: Split) -> None:
     ranker = Ranker(split, "test", folder=None)
     lists = ranker.rank(scorer, "full", top=6).lists
     assert lists is not None
-    for row, user in enumerate(ranker.questions.users.tolist()):
+    for row, user in enumerate(ranker.queries.users.tolist()):
         taken = {*split.train.by_user.of(user).tolist(), *split.validation.by_user.of(user).tolist()}
         order = [item for item in scores[user].argsort(descending=True).tolist() if item not in taken]
         assert lists[row].tolist() == order[:6]
 
 
-def test_lists_of_others_are_judged_as_their_scores_would_be(split: Split) -> None:
+def test_given_lists_are_ranked_as_their_scores(split: Split) -> None:
     ranker = Ranker(split, "test", folder=None)
     found = ranker.rank(scorer_of(split), "full", top=20)
     assert found.lists is not None
-    judged = ranker.judge(found.lists)
+    ranked = ranker.ranks_of_lists(found.lists)
     for name in metrics.names_at((1, 5, 20)):
         if name != "auc":
-            np.testing.assert_allclose(metrics.per_user(judged, name), metrics.per_user(found.places, name))
+            np.testing.assert_allclose(metrics.per_user(ranked, name), metrics.per_user(found.ranks, name))
 
 
 def test_what_is_measured_quickly_is_what_is_measured_fully(split: Split, evaluation: Evaluation) -> None:

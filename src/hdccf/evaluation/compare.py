@@ -1,18 +1,24 @@
-"""Systems side by side: means, deviation over seeds, tests of the best against the others, and the table."""
+"""Comparison of systems over seeds and users, and cached evaluations of run folders."""
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
 
+from hdccf.config import EvaluationOptions
+from hdccf.console import note
+from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
-from hdccf.evaluation.report import Evaluation
+from hdccf.evaluation.evaluation import Evaluation, Rank, evaluate, markdown_table, rich_table
 from hdccf.evaluation.significance import PairedTest, Values, bootstrap_intervals, holm, paired_tests
+from hdccf.models.base import Scorer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,7 +59,7 @@ class Test:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Made by `compare`; `print` it."""
+    """The result of `compare`: cells, significance tests, and their tables; print it."""
 
     systems: list[str]
     cells: dict[tuple[str, str], dict[str, Cell]]
@@ -72,7 +78,7 @@ class Comparison:
         return all(test.holm_t < LEVEL and test.result.difference > 0 for test in asked)
 
     def to_json(self) -> str:
-        """Everything: cells, tests, and who is best."""
+        """Cells, tests, and the best and second system of each metric."""
         rows: dict[str, dict[str, Any]] = {}
         for (protocol, metric), cells in self.cells.items():
             best, second = self.ranking(protocol, metric)[:2]
@@ -82,33 +88,27 @@ class Comparison:
                 "second": second,
                 "significant": self.is_significant(protocol, metric),
             }
-        tests = [_flat(test) for test in self.tests]
+        tests = [_test_row(test) for test in self.tests]
         return json.dumps({"users": self.users, "results": rows, "tests": tests}, indent=2, allow_nan=False)
 
     def to_markdown(self) -> str:
-        head = ["", *(f"{protocol} {metric}" for protocol, metric in self.cells)]
+        """The table with the best in bold, the second underlined, and the legend."""
         rows = self._rows(bold=("**", "**"), underlined=("<u>", "</u>"), star=r"\*")
-        lines = [head, ["---", *["---:"] * len(self.cells)], *rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{table}\n\n{self._legend()}\n"
+        return f"{markdown_table(self._head(), rows)}\n\n{self._legend()}\n"
 
     def __str__(self) -> str:
         return self.to_markdown()
 
     def __rich__(self) -> "RenderableType":
-        from rich import box
         from rich.console import Group
         from rich.markup import escape
-        from rich.table import Table
 
-        table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
-        table.add_column("", overflow="fold")
-        for protocol, metric in self.cells:
-            table.add_column(f"{protocol}\n{metric}", justify="right")
         rows = self._rows(bold=("[bold]", "[/bold]"), underlined=("[underline]", "[/underline]"), star="*")
-        for system, *cells in rows:
-            table.add_row(escape(system), *cells)
+        table = rich_table(self._head(), [[escape(system), *cells] for system, *cells in rows])
         return Group(table, self._tests_table(), self._legend())
+
+    def _head(self) -> list[str]:
+        return ["", *(f"{protocol} {metric}" for protocol, metric in self.cells)]
 
     def _tests_table(self) -> "RenderableType":
         from rich import box
@@ -175,9 +175,7 @@ def compare(
     """
     _check(systems)
     evaluations = [evaluation for runs in systems.values() for evaluation in runs]
-    protocols = [
-        p for p in evaluations[0].values if all(p in evaluation.values for evaluation in evaluations)
-    ]
+    protocols = [p for p in evaluations[0].values if all(p in each.values for each in evaluations)]
     if not protocols:
         raise EvaluationError(
             "the evaluations have no protocol in common; evaluate all of them under the same ones"
@@ -186,39 +184,23 @@ def compare(
     metrics.check_names(names)
     generator = np.random.default_rng(seed)
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
-    pairs: list[_Pair] = []
+    differences: dict[tuple[str, str, str, str], Values] = {}
     for protocol, name in product(protocols, names):
         of_user = _averaged_over_seeds(systems, f"{protocol}/{name}")
         row = _cells(systems, of_user, protocol, name, resamples, generator)
         cells[protocol, name] = row
         best = max(row, key=lambda system: row[system].mean)
-        others = [other for other in systems if other != best]
-        pairs += [_Pair(protocol, name, best, other, of_user[best] - of_user[other]) for other in others]
-    results = paired_tests([pair.differences for pair in pairs], resamples=resamples, generator=generator)
-    tests = _tests(pairs, results, cells)
-    return Comparison(list(systems), cells, tests, len(evaluations[0].per_user))
-
-
-class _Pair(NamedTuple):
-    """A question to be tested."""
-
-    protocol: str
-    metric: str
-    best: str
-    other: str
-    differences: Values
-
-
-def _tests(
-    pairs: list[_Pair], results: list[PairedTest], cells: dict[tuple[str, str], dict[str, Cell]]
-) -> list[Test]:
+        for other in systems:
+            if other != best:
+                differences[protocol, name, best, other] = of_user[best] - of_user[other]
+    results = paired_tests(list(differences.values()), resamples=resamples, generator=generator)
     holm_t, holm_wilcoxon = holm([r.p_t for r in results]), holm([r.p_wilcoxon for r in results])
     tests = []
-    for pair, result, p_t, p_wilcoxon in zip(pairs, results, holm_t, holm_wilcoxon, strict=True):
-        base = cells[pair.protocol, pair.metric][pair.other].mean
-        relative = result.difference / base if base else None
-        tests.append(Test(*pair[:4], result, p_t, p_wilcoxon, relative))
-    return tests
+    for pair, result, p_t, p_wilcoxon in zip(differences, results, holm_t, holm_wilcoxon, strict=True):
+        protocol, name, _, other = pair
+        base = cells[protocol, name][other].mean
+        tests.append(Test(*pair, result, p_t, p_wilcoxon, result.difference / base if base else None))
+    return Comparison(list(systems), cells, tests, len(evaluations[0].per_user))
 
 
 def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:
@@ -232,9 +214,8 @@ def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:
         found = list(dict.fromkeys(str(evaluation.settings[setting]) for evaluation in evaluations))
         if len(found) > 1:
             raise EvaluationError(
-                f"the evaluations differ in {setting} ({' and '.join(found[:2])}), so their numbers "
-                "cannot be compared; "
-                "evaluate all of them on the same split with the same settings"
+                f"the evaluations differ in {setting} ({' and '.join(found[:2])}), so their numbers cannot "
+                "be compared; evaluate all of them on the same split with the same settings"
             )
 
 
@@ -282,10 +263,118 @@ def _cells(
     return cells
 
 
-def _flat(test: Test) -> dict[str, Any]:
+def _test_row(test: Test) -> dict[str, Any]:
     """JSON has no infinity: the t and d of a constant difference become null."""
     flat = {**asdict(test), **asdict(test.result)}
     del flat["result"]
     return {
         key: None if isinstance(value, float) and np.isinf(value) else value for key, value in flat.items()
     }
+
+
+# -- runs ----------------------------------------------------------------------------------------------------
+
+FOLDER = "evaluation"
+"""Of a run's evaluations, in the run's folder."""
+
+
+class Run(Scorer, Protocol):
+    """A trained run, as `load_run` opens it: a scorer with its split, folder and settings."""
+
+    @property
+    def split(self) -> Split: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def config(self) -> dict[str, Any]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
+def evaluate_run(
+    run: Run, *, progress: bool = False, again: bool = True, rank: Rank | None = None, **options: Any
+) -> Evaluation:
+    """Evaluates a run on its own split and saves the result in the run's folder.
+
+    `options` are fields of `EvaluationOptions`. With `again=False` a saved result is returned if it has the
+    same options and the weights have not changed.
+    """
+    asked = EvaluationOptions(**options).model_dump()
+    folder, digest = Path(run.path) / FOLDER / asked["part"], _digest(Path(run.path))
+    if not again and digest is not None and folder.exists():
+        saved = Evaluation.load(folder)
+        settings = {**asked, "protocols": [*asked["protocols"]], "ks": sorted(set(asked["ks"]))}
+        del settings["memory"]  # which changes no number
+        settings |= {"split": run.split.fingerprint, "weights": digest}
+        if all(saved.settings.get(setting) == value for setting, value in settings.items()):
+            return saved
+    found = evaluate(run, run.split, **asked, progress=progress, rank=rank)
+    found.settings["weights"] = digest
+    try:
+        found.save(folder, overwrite=True)
+    except OSError as cause:
+        note(f"the evaluation could not be kept in {folder} ({cause.strerror})")
+    return found
+
+
+def _digest(path: Path) -> str | None:
+    """Of the selected weights; None where there is no file to tell whether they have changed."""
+    weights = path / "best.safetensors"
+    return hashlib.sha256(weights.read_bytes()).hexdigest()[:16] if weights.exists() else None
+
+
+def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs by system: runs that differ only in their seed are one, others differ in name or settings."""
+    systems: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.split.fingerprint != runs[0].split.fingerprint:
+            raise EvaluationError(
+                f"{runs[0].path} was trained on the split {runs[0].split.fingerprint}, {run.path} on "
+                f"{run.split.fingerprint}: their numbers answer different questions; compare runs of the "
+                "same split"
+            )
+        settings = json.dumps(_settings(run), sort_keys=True, default=str)
+        systems.setdefault((run.name, settings), []).append(run)
+    for same in systems.values():
+        if len({run.seed for run in same}) < len(same):
+            raise EvaluationError(
+                f"{' and '.join(str(run.path) for run in same)} are the same model with the same settings "
+                "and seed, so one result would count twice; give each seed once"
+            )
+    labels = _labels([same[0] for same in systems.values()])
+    return dict(zip(labels, systems.values(), strict=True))
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The model's name, and where several systems have the same one the settings in which they differ."""
+    labels = []
+    for run in runs:
+        own = _settings(run)
+        namesakes = [_settings(other) for other in runs if other.name == run.name]
+        differing = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
+        if len(namesakes) == 1:
+            labels.append(run.name)
+        elif len(differing) <= 3:
+            labels.append(f"{run.name} ({', '.join(f'{key}={own[key]}' for key in differing)})")
+        else:
+            labels.append(f"{run.name} ({Path(run.path).name})")
+    return labels if len(set(labels)) == len(labels) else [str(run.path) for run in runs]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """The model's settings in one level; not the seed, nor where and on how many threads it was trained."""
+
+    def flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for key, value in settings.items():
+            if isinstance(value, Mapping):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"{prefix}{key}", value
+
+    return dict(flat(run.config.get("settings", {}), ""))

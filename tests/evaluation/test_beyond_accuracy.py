@@ -7,8 +7,15 @@ import pytest
 from ranking_oracles import split_of
 
 from hdccf.errors import EvaluationError
-from hdccf.evaluation.groups import item_groups, user_groups
-from hdccf.evaluation.lists import ListMetrics, Shares, coverage, gini, list_means
+from hdccf.evaluation.metrics import (
+    GroupedLists,
+    ListMetrics,
+    coverage,
+    gini,
+    item_groups,
+    list_means,
+    user_groups,
+)
 
 # Item 0 has four users, 1 two, 2 and 3 one each, 4 none.
 TRAIN = split_of([[(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 2), (0, 3)], [], []], 4, 5).train
@@ -48,7 +55,7 @@ def test_popularity_and_novelty() -> None:
 
         assert list_means(of_item, LISTS).tolist() == pytest.approx(literal(None), nan_ok=True)
         assert list_means(of_item, LISTS[:1]).tolist() == pytest.approx(literal(None)[:1])
-        by_group = Shares(LISTS, WHICH, 2).means(of_item)
+        by_group = GroupedLists(LISTS, WHICH, 2).means(of_item)
         for group in (0, 1):
             assert by_group[:, group].tolist() == pytest.approx(literal(group), nan_ok=True)
 
