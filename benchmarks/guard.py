@@ -45,7 +45,7 @@ def flat(found: dict[str, Any], above: str = "") -> dict[str, float]:
     return numbers
 
 
-def judge(benchmark: str, expected: dict[str, Any], measured: dict[str, float]) -> list[str]:
+def complaints_about(benchmark: str, expected: dict[str, Any], measured: dict[str, float]) -> list[str]:
     """What is worse by more than the factor, in words."""
     complaints = []
     for better, factor in (("less", FACTOR), ("more", 1 / FACTOR), ("at_least", 1.0)):
@@ -78,7 +78,7 @@ def main() -> None:
             for names in (expected[better] for better in ("less", "more") if better in expected):
                 names.update({name: measured[name] for name in names if name in measured})
             GUARDS.write_text(json.dumps(guards, indent=2) + "\n", encoding="utf-8")
-        complaints += judge(benchmark, expected, measured)
+        complaints += complaints_about(benchmark, expected, measured)
     for complaint in complaints:
         print(f"worse than allowed: {complaint}", file=sys.stderr)
     sys.exit(1 if complaints else 0)
