@@ -110,7 +110,7 @@ assert not any(name.startswith("hdccf.training") for name in sys.modules)
 
 
 def test_a_default_step_passes_few_files_and_returns_to_none() -> None:
-    """From the batch to the gradient: at most ten files, and none calls back into one that called it."""
+    """From the batch to the gradient: at most nine files, and none calls back into one that called it."""
     model = MODELS["hdccf"].build(
         MODELS["hdccf"].settings(embedding_dim=4), small_split().train, torch.Generator().manual_seed(0)
     )
@@ -119,8 +119,11 @@ def test_a_default_step_passes_few_files_and_returns_to_none() -> None:
     calls: set[tuple[str, str]] = set()
 
     def watch(frame: Any, event: str, _: Any) -> None:
-        if event == "call" and "hdccf" in frame.f_code.co_filename and frame.f_back is not None:
-            calls.add((_file(frame.f_back), _file(frame)))
+        if event == "call" and _file(frame):
+            caller = frame.f_back
+            while caller is not None and not _file(caller):  # the type checker's wrappers stand between
+                caller = caller.f_back
+            calls.add(("" if caller is None else _file(caller), _file(frame)))
 
     sys.setprofile(watch)
     try:
@@ -129,7 +132,7 @@ def test_a_default_step_passes_few_files_and_returns_to_none() -> None:
     finally:
         sys.setprofile(None)
     between = {(a, b) for a, b in calls if a and b and a != b}
-    assert len({file for pair in between for file in pair}) <= 9  # and the loop
+    assert len({file for pair in between for file in pair}) <= 9  # and the loop and the optimizer
     assert not [pair for pair in between if (pair[1], pair[0]) in between]
 
 

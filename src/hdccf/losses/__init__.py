@@ -1,7 +1,6 @@
 """The contrastive losses: reference functions, their fused forms over a block, and diagnostics."""
 
 from hdccf.losses.contrastive import SMALL_SHARE as SMALL_SHARE
-from hdccf.losses.contrastive import binary_cross_entropy as binary_cross_entropy
 from hdccf.losses.contrastive import bpr_loss as bpr_loss
 from hdccf.losses.contrastive import contrastive_loss as contrastive_loss
 from hdccf.losses.contrastive import debias as debias

@@ -214,11 +214,6 @@ def bpr_loss(positive: Float[Tensor, "*#n"], negative: Float[Tensor, "*#n"]) -> 
     return -functional.logsigmoid(positive - negative)
 
 
-def binary_cross_entropy(score: Float[Tensor, "*n"], label: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """−y·log σ(s) − (1 − y)·log σ(−s)."""
-    return torch.logaddexp(score, torch.zeros_like(score)) - label * score
-
-
 def squared_error(score: Float[Tensor, "*n"], label: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """(s − y)²."""
     return (score - label).square()

@@ -241,3 +241,14 @@ def _share_of(term: NegativeTerm, n: int) -> NegativeTerm:
 
 def _is_zero(omega: Omega) -> bool:
     return not isinstance(omega, Tensor) and omega == 0
+
+
+def weighted_mean(
+    values: Float[Tensor, " b"], weights: Float[Tensor, " b"], whole: Float[Tensor, " all"] | None = None
+) -> Float[Tensor, ""]:
+    """0 where nothing has any weight, as when all positives of a batch are too old to count.
+
+    With the weights of the whole batch, of which the values are a part: what the part adds to the mean.
+    """
+    total = (weights if whole is None else whole).sum()
+    return (values * weights).sum() / total.clamp_min(torch.finfo(weights.dtype).tiny)

@@ -213,17 +213,6 @@ class Model(nn.Module):
 Build = Callable[[Any, Interactions, torch.Generator], Model]
 
 
-def weighted_mean(
-    values: Float[Tensor, " b"], weights: Float[Tensor, " b"], whole: Float[Tensor, " all"] | None = None
-) -> Float[Tensor, ""]:
-    """0 where nothing has any weight, as when all positives of a batch are too old to count.
-
-    With the weights of the whole batch, of which the values are a part: what the part adds to the mean.
-    """
-    total = (weights if whole is None else whole).sum()
-    return (values * weights).sum() / total.clamp_min(torch.finfo(weights.dtype).tiny)
-
-
 _WITHIN_CACHES = 1 << 22
 """Numbers of a table, 16 MB."""
 

@@ -17,9 +17,9 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import PairSampler
 from hdccf.data.weights import weights_of
 from hdccf.losses.diagnostics import NegativeShares, describe_negatives
-from hdccf.losses.negatives import without_neighbours
+from hdccf.losses.negatives import weighted_mean, without_neighbours
 from hdccf.losses.pairs import LogWeights, PairLoss
-from hdccf.models.base import Model, Objective, Scorer, weighted_mean
+from hdccf.models.base import Model, Objective, Scorer
 from hdccf.models.fold_in import Frozen, PairRows, solve
 from hdccf.models.negatives import (
     Draws,

@@ -173,7 +173,7 @@ class HDCCFNetwork(Model):
         columns = self.log_item_weights if block.columns is None else self.log_item_weights[block.columns]
         if block.inclusion is not None:
             columns = columns + block.inclusion.log()
-        share = math.log(self.graph.n_users / len(block.users))
+        share = math.log(len(self.log_user_weights) / len(block.users))
         return columns, self.log_user_weights[block.users] + share
 
     def pool_log_weights(self, pool: Pool) -> Float[Tensor, " c"]:
