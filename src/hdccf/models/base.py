@@ -25,6 +25,14 @@ from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
 
 Kind = Literal["items", "users"]
 
+Users = Int64[Tensor, " b"]
+Items = Int64[Tensor, " b"]
+"""An item of each user."""
+Columns = Int64[Tensor, " c"]
+Candidates = Int64[Tensor, "b c"]
+"""Items that each user is compared with."""
+Scores = Float[Tensor, "b c"]
+
 FOLD_IN_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
 FOLD_IN_USERS = f"ease, most-popular, {FOLD_IN_ITEMS}"
 
@@ -39,13 +47,11 @@ class Scorer(Protocol):
     @property
     def n_items(self) -> int: ...
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         """Every given user with every given item; all items where none are given."""
         ...
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         """Each user with candidates of their own."""
         ...
 
@@ -234,9 +240,7 @@ class VectorScorer:
         return len(self.items.embedding)
 
     @torch.no_grad()
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         if isinstance(self.similarity, Cosine):
             unit_items = self._unit_items if items is None else self._unit_items[items]
             return unit(self.users.embedding[users]) @ unit_items.T
@@ -301,7 +305,7 @@ class VectorScorer:
         return found
 
     @torch.no_grad()
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         rows = _pick(self.users, users.unsqueeze(1))
         return self.similarity.matching(rows, _pick(self.items, items))
 
@@ -319,12 +323,10 @@ class Transposed:
         self.inner = inner
         self.n_users, self.n_items = inner.n_items, inner.n_users
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         columns = torch.arange(self.n_items) if items is None else items
         return self.inner.score_block(columns, users).T
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         own = users.repeat_interleave(items.shape[1]).unsqueeze(1)
         return self.inner.score_rows(items.flatten(), own).view(items.shape)

@@ -19,7 +19,7 @@ from hdccf.models.base import Model
 from hdccf.models.factors import Factors
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.models.pairs import PairModel, Shares, over_pairs
+from hdccf.models.pairs import PairModel, Shares
 from hdccf.models.settings import BlockSettings, PairSettings
 from hdccf.models.spectral import start_spectral
 
@@ -177,7 +177,7 @@ def _over_pairs(
     )
     if isinstance(settings, BlockSettings) and settings.start == "spectral":
         start_spectral(graph, net.users, [net.items], settings.embedding_dim, settings.init_std, generator)
-    return over_pairs(
+    return PairModel(
         net, settings, graph, train, loss, generator, correct_chances=correct_chances, shares=shares
     )
 

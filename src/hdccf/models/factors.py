@@ -1,12 +1,11 @@
 """Two embedding tables and a similarity between them, with or without item biases."""
 
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
 from hdccf.kernels.embedding import can_look_up, looked_up_dots, row_dots
-from hdccf.models.base import Scorer, VectorScorer
+from hdccf.models.base import Candidates, Items, Scorer, Scores, Users, VectorScorer
 from hdccf.models.layers import Table
 from hdccf.models.pairs import PairScores, Squares, squares_of
 from hdccf.models.settings import PairSettings
@@ -30,42 +29,33 @@ class Factors(nn.Module):
         generator: torch.Generator,
     ) -> None:
         super().__init__()
-        self.users = Table(n_users, dim, separate=False, std=std, sparse=sparse, generator=generator)
-        self.items = Table(n_items, dim, separate=False, std=std, sparse=sparse, generator=generator)
+        self.users = Table(n_users, dim, std=std, sparse=sparse, generator=generator)
+        self.items = Table(n_items, dim, std=std, sparse=sparse, generator=generator)
         self.similarity = SIMILARITIES[similarity]()
 
-    def compare(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
-    ) -> PairScores:
+    def compare(self, users: Users, items: Items, negatives: Candidates) -> PairScores:
         # One look-up for the positive and its negatives, as each costs a gradient as large as the table.
         columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
         if self._is_dense(columns):
             scores, squares = self._product(users, columns)
-        elif self._is_compiled(columns):
+        elif self._is_plain_dot and can_look_up(self.items.embedding, columns):
             scores, total = looked_up_dots(self.users.embedding, self.items.embedding, users, columns)
             squares = lambda: total  # noqa: E731
         else:
-            scores, squares = self._rows(users, columns)
+            p, q = self.users.of(users.unsqueeze(1)), self.items.of(columns)
+            scores, squares = self.similarity.matching(p, q), squares_of(p.embedding, q.embedding)
         return PairScores(scores[:, 0], scores[:, 1:], squares)
 
-    def _is_dense(self, columns: Int64[Tensor, "b c"]) -> bool:
+    def _is_dense(self, columns: Candidates) -> bool:
         """Whether scores of the whole catalogue are no more numbers than the vectors of the columns."""
         n_items, dim = self.items.embedding.shape
         return not self.items.sparse and n_items <= dim * columns.shape[1]
 
-    def _is_compiled(self, columns: Int64[Tensor, "b c"]) -> bool:
-        table = self.items.embedding
-        return not self.items.sparse and isinstance(self.similarity, Dot) and can_look_up(table, columns)
+    @property
+    def _is_plain_dot(self) -> bool:
+        return not self.items.sparse and isinstance(self.similarity, Dot)
 
-    def _rows(
-        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
-    ) -> tuple[Float[Tensor, "b c"], Squares]:
-        p, q = self.users.of(users.unsqueeze(1)), self.items.of(columns)
-        return self.similarity.matching(p, q), squares_of(p.embedding, q.embedding)
-
-    def _product(
-        self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]
-    ) -> tuple[Float[Tensor, "b c"], Squares]:
+    def _product(self, users: Users, columns: Candidates) -> tuple[Scores, Squares]:
         """The same from one product with all items, many times faster than a vector for each column."""
         p, every = self.users.of(users), self.items.all()
 
@@ -75,7 +65,7 @@ class Factors(nn.Module):
 
         return self.similarity.all_pairs(p, every).gather(1, columns), squares
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         return self.similarity.matching(self.users.of(users.unsqueeze(1)), self.items.of(items))
 
     def scorer(self) -> Scorer:
@@ -105,9 +95,7 @@ class BiasedFactors(nn.Module):
         self.factors = Factors(n_users, n_items, dim, std=std, sparse=sparse, generator=generator)
         self.bias = nn.Parameter(torch.zeros(n_items))
 
-    def compare(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
-    ) -> PairScores:
+    def compare(self, users: Users, items: Items, negatives: Candidates) -> PairScores:
         columns = torch.cat([items.unsqueeze(1), negatives], 1)
         p, q = self.factors.users.of(users).embedding, self.factors.items.of(columns).embedding
         bias = self.bias[columns]
@@ -119,10 +107,10 @@ class BiasedFactors(nn.Module):
         squares = squares_of(0.5**0.5 * p, shares.unsqueeze(1) * q, shares * bias)
         return PairScores(scores[:, 0], scores[:, 1:], squares)
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         return self.factors.score_rows(users, items) + self.bias[items]
 
-    def score_all(self, users: Int64[Tensor, " b"]) -> Float[Tensor, "b items"]:
+    def score_all(self, users: Users) -> Scores:
         """Every item for each user, with gradients."""
         p, q = self.factors.users.of(users), self.factors.items.all()
         return torch.addmm(self.bias, p.embedding, q.embedding.T)

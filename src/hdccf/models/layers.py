@@ -23,13 +23,20 @@ class Table(nn.Module):
     """One free vector a node, and a second one for the modulation to look at where `separate`."""
 
     def __init__(
-        self, n_nodes: int, dim: int, *, separate: bool, std: float, sparse: bool, generator: torch.Generator
+        self,
+        n_nodes: int,
+        dim: int,
+        *,
+        std: float,
+        generator: torch.Generator,
+        sparse: bool = False,
+        separate: bool = False,
     ) -> None:
         super().__init__()
         self.embedding = nn.Parameter(std * torch.randn(n_nodes, dim, generator=generator))
-        self.factors = (
-            nn.Parameter(std * torch.randn(n_nodes, dim, generator=generator)) if separate else None
-        )
+        self.factors = None
+        if separate:
+            self.factors = nn.Parameter(std * torch.randn(n_nodes, dim, generator=generator))
         self.sparse = sparse
 
     def of(self, nodes: Int64[Tensor, "*n"] | None) -> Vectors:

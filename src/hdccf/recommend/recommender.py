@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from hdccf import checkpoint
@@ -18,7 +18,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
-from hdccf.models.base import Kind, Model, Scorer, VectorScorer
+from hdccf.models.base import Candidates, Columns, Kind, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
@@ -84,12 +84,10 @@ class Recommender:
     def n_items(self) -> int:
         return self._scorer.n_items
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         return self._scorer.score_block(users, items)
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         return self._scorer.score_rows(users, items)
 
     # -- what it goes by -------------------------------------------------------------------------------------
