@@ -21,7 +21,7 @@ from hdccf.losses.negatives import weighted_mean, without_neighbours
 from hdccf.losses.pairs import LogWeights, PairLoss
 from hdccf.models import negatives
 from hdccf.models.base import Candidates, Items, Model, Objective, Scorer, Scores, Users
-from hdccf.models.fold_in import Frozen, PairRows, solve
+from hdccf.models.fold_in import PairRows, solve
 from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.models.settings import IRGANGeneratorSettings, PairSettings, SDGARGeneratorSettings
 from hdccf.similarity import Vectors
@@ -199,7 +199,7 @@ class PairModel(Model):
             degrees = (graph.users_of if of_users else graph.items_of).degrees
             log_chances = power * degrees.clamp_min(1).float().log()
         rows = PairRows(self.loss, s.negatives, log_chances, s.l2)
-        return solve(Frozen.of(self._vector_scorer(known), of_users), rows, events, weights)
+        return solve(self._vector_scorer(known), rows, events, weights, of_users)
 
 
 def _irgan(settings: PairSettings, graph: Graph, generator: torch.Generator) -> NegativeSource:

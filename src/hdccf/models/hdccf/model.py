@@ -23,8 +23,9 @@ from hdccf.data.samplers import (
 from hdccf.data.weights import weights_of
 from hdccf.losses.diagnostics import NegativeShares, bpr_shares, describe_negatives, softmax_shares
 from hdccf.losses.negatives import NegativeSet
+from hdccf.losses.pairs import PAIR_LOSSES
 from hdccf.models.base import Kind, Objective, Scorer, VectorScorer
-from hdccf.models.fold_in import ContrastiveRows, Frozen, PairRows, RowLoss, solve
+from hdccf.models.fold_in import ContrastiveRows, PairRows, RowLoss, solve
 from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.network import HDCCFNetwork
 from hdccf.models.hdccf.settings import HDCCF
@@ -161,8 +162,8 @@ class HDCCFModel(HDCCFNetwork):
                 masked=s.mask_observed,
             )
         else:
-            loss = PairRows.named(s.loss)
-        return solve(Frozen.of(self._vector_scorer(known), of_users), loss, events, weights)
+            loss = PairRows(PAIR_LOSSES[s.loss], 1, None, 0.0)
+        return solve(self._vector_scorer(known), loss, events, weights, of_users)
 
     # -- answers ---------------------------------------------------------------------------------------------
 
