@@ -4,7 +4,6 @@ Training, fold-in, similar items, explanations and exports are methods of the mo
 default that refuses in one line, or that says that the model has nothing of its own to offer.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -12,7 +11,6 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hdccf.config import Settings
@@ -21,7 +19,7 @@ from hdccf.errors import ConfigError
 from hdccf.losses.diagnostics import NegativeShares
 from hdccf.losses.negatives import NegativeSet
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
-from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
+from hdccf.similarity import Cosine, Similarity, Vectors, unit
 
 Kind = Literal["items", "users"]
 
@@ -219,10 +217,6 @@ class Model(nn.Module):
 Build = Callable[[Any, Interactions, torch.Generator], Model]
 
 
-_WITHIN_CACHES = 1 << 22
-"""Numbers of a table, 16 MB."""
-
-
 class VectorScorer:
     """Scores by a similarity of a user's and an item's vectors."""
 
@@ -246,42 +240,6 @@ class VectorScorer:
             return unit(self.users.embedding[users]) @ unit_items.T
         columns = self.items if items is None else _pick(self.items, items)
         return self.similarity.all_pairs(_pick(self.users, users), columns)
-
-    def score_user(self, user: int, items: NDArray[np.int64] | None = None) -> NDArray[np.floating[Any]]:
-        """One user with every item or some, in memory of its own: what a service asks for, without detours.
-
-        NumPy's product of a small table takes half the time of torch's, which wakes its threads for it; one
-        that is larger than the caches is read faster by all of them.
-        """
-        vector = self.user_vector(user)
-        if self._tables is None or vector is None:
-            row = torch.tensor([user], device=self.users.embedding.device)
-            columns = None if items is None else torch.from_numpy(items).to(row.device)
-            return self.score_block(row, columns)[0].cpu().numpy()
-        table = self._tables[1]
-        if items is None and table.size > _WITHIN_CACHES:
-            return torch.mv(torch.from_numpy(table), torch.from_numpy(vector)).numpy()
-        # Brackets would take twice as long.
-        rows = table if items is None else table.take(items, axis=0, mode="clip")
-        scores: NDArray[np.floating[Any]] = rows @ vector
-        return scores
-
-    def user_vector(self, user: int) -> NDArray[np.floating[Any]] | None:
-        """Whose product with an item's (of unit length for a cosine) is f; None where f is no product."""
-        if self._tables is None:
-            return None
-        vector: NDArray[np.floating[Any]] = self._tables[0][user]
-        if isinstance(self.similarity, Cosine):
-            vector = vector / max(math.sqrt(vector @ vector), SHORTEST)
-        return vector
-
-    @cached_property
-    def _tables(self) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]] | None:
-        """Users and items (of unit length for a cosine) as NumPy sees them; None where f is no product."""
-        users, items = self.users.embedding.detach(), self.items.embedding.detach()
-        if not isinstance(self.similarity, Dot | Cosine) or items.device.type != "cpu":
-            return None
-        return users.numpy(), (self._unit_items if isinstance(self.similarity, Cosine) else items).numpy()
 
     @cached_property
     def _unit_items(self) -> Float[Tensor, "n d"]:
