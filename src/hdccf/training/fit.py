@@ -22,7 +22,7 @@ from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
-from hdccf.training.state import FolderStore, NullStore, TrainingState
+from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
 from hdccf.training.telemetry import Stopwatch, no_clock, open_tensorboard, table
 from hdccf.training.warm_start import start_from
 
@@ -139,7 +139,7 @@ class _Training:
         self.progress, self.options, self.diagnosis = progress, options, diagnosis
         self.run_folder: RunFolder | None = None
         if isinstance(settings, TrainingSettings):
-            parse_metric(settings.validation_metric)
+            parse_metric(settings.validation_metric)  # before anything is built
         self.device = device_named(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
@@ -154,23 +154,17 @@ class _Training:
         if self.model.groups:
             self._train()
         elif folder is None or not folder.best.exists():
-            self._solve()
+            started = time.monotonic()
+            self.model.solve(generator_for(self.seed, "solution"), self.progress)
+            self.state.seconds = time.monotonic() - started
         self._keep_best()
         # One that was solved before has its own result already, with the seconds that it took.
         if folder is not None and (self.model.groups or not folder.result.exists()):
             with checkpoint.explained(folder.result):
                 write_json(folder.result, result_of(self.state, len(self.split.validation) > 0))
-        config = self.run_folder.config if self.run_folder else {}
-        path = self.run_folder.path if self.run_folder else None
-        return Recommender(
-            self.model,
-            self.settings,
-            self.split,
-            seed=self.seed,
-            seconds=self.state.seconds,
-            path=path,
-            config=config,
-        )
+        kept: dict[str, Any] = {} if folder is None else {"path": folder.path, "config": folder.config}
+        seconds = self.state.seconds
+        return Recommender(self.model, self.settings, self.split, seed=self.seed, seconds=seconds, **kept)
 
     def start_from(self, source: str | Path) -> dict[str, Any]:
         self.warm = True
@@ -182,11 +176,6 @@ class _Training:
             )
         return found
 
-    def _solve(self) -> None:
-        started = time.monotonic()
-        self.model.solve(generator_for(self.seed, "solution"), self.progress)
-        self.state.seconds = time.monotonic() - started
-
     def _train(self) -> None:
         watch = Stopwatch() if self.options.profile else None
         folder = self.run_folder
@@ -194,7 +183,7 @@ class _Training:
             self.model,
             self.settings,
             validator_for(self.split, self.settings),
-            NullStore() if folder is None else FolderStore(folder),
+            CheckpointStore() if folder is None else FolderStore(folder),
             seed=self.seed,
             options=self.options,
             device=self.device,
@@ -207,8 +196,14 @@ class _Training:
             open_tensorboard(folder.path if folder and self.options.tensorboard else None), warm=self.warm
         )
         self.state, self.best = loop.state, loop.best
-        if watch is not None:
-            self._tell_where_the_time_went(watch.report())
+        if watch is None:
+            return
+        report = watch.report()
+        if folder is not None:
+            with checkpoint.explained(folder.profile):
+                write_json(folder.profile, report)
+        if self.progress:
+            note(table(report))
 
     def _keep_best(self) -> None:
         """Leaves the model with its best weights, and a run with a file of them."""
@@ -221,13 +216,6 @@ class _Training:
             if folder is not None:
                 checkpoint.save(folder.best, self.best, {"epoch": self.state.best_epoch})
         self.model.load_state_dict(self.best)
-
-    def _tell_where_the_time_went(self, report: dict[str, Any]) -> None:
-        if self.run_folder is not None:
-            with checkpoint.explained(self.run_folder.profile):
-                write_json(self.run_folder.profile, report)
-        if self.progress:
-            note(table(report))
 
 
 def validator_for(split: Split, settings: Settings) -> Validator:

@@ -128,24 +128,16 @@ class RowAdam(Moments):
         table.index_add_(0, rows, mean / (square.sqrt() + self.EPSILON), alpha=-self._length(state))
 
     def _move_compiled(self, table: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        from hdccf.kernels import adam_numba  # not at the top: numba takes half a second to import
+
         first, second = self.BETAS
         rates = 1 - first, second, 1 - second, self._length(state), self.EPSILON
         moments = state["exp_avg"], state["exp_avg_sq"]
-        _kernels().adam_some(*arrays(table, *moments, *_chained_rows(gradient)), rates)
-
-
-def _chained_rows(gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a sparse gradient: its rows, the last place of each, the place before each, and the values."""
-    index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
-    last, before = (torch.empty(n, dtype=torch.int32) for n in (len(gradient), len(index)))
-    _kernels().link_rows(*arrays(index, last, before))
-    return index, last, before, values
-
-
-def _kernels() -> Any:
-    from hdccf.kernels import adam_numba  # not at the top: numba takes half a second to import
-
-    return adam_numba
+        index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
+        # The last place of each row in the index, and the place before each.
+        last, before = (torch.empty(n, dtype=torch.int32) for n in (len(gradient), len(index)))
+        adam_numba.link_rows(*arrays(index, last, before))
+        adam_numba.adam_some(*arrays(table, *moments, index, last, before, values), rates)  # type: ignore[call-arg]
 
 
 OPTIMIZERS: dict[str, Callable[..., Rule]] = {
@@ -197,22 +189,15 @@ class Stepper:
             parameter.grad = None
         with self.clock("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
-            if not self.sparse:
-                self._densify()
+            for parameter in self.parameters if not self.sparse else ():
+                # Gradients of looked-up rows as whole tables, which all rules but the sparse ones take.
+                if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:
+                    parameter.grad = parameter.grad.to_dense()
             self.process_group.all_reduce_gradients(self.parameters)
-        with self.clock("optimizer"):
-            if self.sparse:
-                # The rules make sparse tensors of valid ones' indices; torch warns until told not to check.
-                with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
-                    self._step()
-            else:
-                self._step()
-
-    def _densify(self) -> None:
-        """Gradients of looked-up rows as whole tables, which all rules but the sparse ones take."""
-        for parameter in self.parameters:
-            if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:
-                parameter.grad = parameter.grad.to_dense()
+        # The rules make sparse tensors of valid ones' indices; torch warns until told not to check.
+        unchecked = torch.sparse.check_sparse_tensor_invariants(False)  # type: ignore[no-untyped-call]
+        with self.clock("optimizer"), unchecked:
+            self._step()
 
     def _step(self) -> None:
         if "sparse" not in self.optimizers:
