@@ -89,7 +89,7 @@ class Neighbours:
         self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
     ) -> Int64[Tensor, "b size"]:
         """What `draw_others` finds, by a loop that takes half the time of one search among all keys."""
-        from hdccf.kernels.negatives_numba import add_neighbours_below
+        from hdccf.kernels.embedding_numba import add_neighbours_below
 
         found = torch.empty_like(ranks)
         starts, keys = self.starts.numpy(), self._gap_keys.numpy()

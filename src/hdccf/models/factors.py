@@ -38,7 +38,7 @@ class Factors(nn.Module):
         columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
         if self._is_dense(columns):
             scores, squares = self._product(users, columns)
-        elif self._is_plain_dot and can_look_up(self.items.embedding, columns):
+        elif self._is_compiled(columns):
             scores, total = looked_up_dots(self.users.embedding, self.items.embedding, users, columns)
             squares = lambda: total  # noqa: E731
         else:
@@ -51,9 +51,9 @@ class Factors(nn.Module):
         n_items, dim = self.items.embedding.shape
         return not self.items.sparse and n_items <= dim * columns.shape[1]
 
-    @property
-    def _is_plain_dot(self) -> bool:
-        return not self.items.sparse and isinstance(self.similarity, Dot)
+    def _is_compiled(self, columns: Candidates) -> bool:
+        plain = not self.items.sparse and isinstance(self.similarity, Dot)
+        return plain and can_look_up(self.items.embedding, columns)
 
     def _product(self, users: Users, columns: Candidates) -> tuple[Scores, Squares]:
         """The same from one product with all items, many times faster than a vector for each column."""

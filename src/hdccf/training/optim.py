@@ -128,7 +128,7 @@ class RowAdam(Moments):
         table.index_add_(0, rows, mean / (square.sqrt() + self.EPSILON), alpha=-self._length(state))
 
     def _move_compiled(self, table: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
-        from hdccf.kernels import adam_numba  # not at the top: numba takes half a second to import
+        from hdccf.kernels import embedding_numba  # not at the top: numba takes half a second to import
 
         first, second = self.BETAS
         rates = 1 - first, second, 1 - second, self._length(state), self.EPSILON
@@ -136,8 +136,8 @@ class RowAdam(Moments):
         index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
         # The last place of each row in the index, and the place before each.
         last, before = (torch.empty(n, dtype=torch.int32) for n in (len(gradient), len(index)))
-        adam_numba.link_rows(*arrays(index, last, before))
-        adam_numba.adam_some(*arrays(table, *moments, index, last, before, values), rates)  # type: ignore[call-arg]
+        embedding_numba.link_rows(*arrays(index, last, before))
+        embedding_numba.adam_some(*arrays(table, *moments, index, last, before, values), rates)  # type: ignore[call-arg]
 
 
 OPTIMIZERS: dict[str, Callable[..., Rule]] = {
