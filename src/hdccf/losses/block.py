@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hdccf.losses.contrastive import contrastive_loss, log_negative_score, log_of
+from hdccf.losses.contrastive import contrastive_loss, log_negative_score
 
 Pairs = tuple[Int[Tensor, " n"], Int[Tensor, " n"]]
 """Row and column numbers."""
@@ -136,8 +136,6 @@ def log_block_scores(
     temperature: float,
     log_column_weights: Float[Tensor, " c"] | None = None,
     log_row_weights: Float[Tensor, " r"] | None = None,
-    row_size: Float[Tensor, " r"] | float | None = None,
-    column_size: Float[Tensor, " c"] | float | None = None,
 ) -> tuple[Float[Tensor, " r"], Float[Tensor, " c"]]:
     """`log_negative_score` of every row and of every column of a block, without its observed pairs.
 
@@ -159,12 +157,6 @@ def log_block_scores(
         mask = torch.zeros_like(scores).index_put_((rows, columns), scores.new_tensor(-math.inf))
         over_columns = log_negative_score(scores, mask + column_weights.log(), temperature=temperature)
         over_rows = log_negative_score(scores.T, mask.T + row_weights.log(), temperature=temperature)
-    if row_size is not None:
-        over_columns = (
-            over_columns + log_of(row_size) - _log_weight_left(column_weights, rows, columns, n_rows)
-        )
-    if column_size is not None:
-        over_rows = over_rows + log_of(column_size) - _log_weight_left(row_weights, columns, rows, n_columns)
     return over_columns, over_rows
 
 
@@ -238,13 +230,3 @@ def _weights(log_weights: Tensor | None, n: int, like: Tensor) -> Tensor:
 def widest_exponent(dtype: torch.dtype) -> float:
     """How far apart two exponents may lie and both be normal numbers, with room for weights of 1e-11."""
     return -math.log(torch.finfo(dtype).tiny) - 26.0
-
-
-def _log_weight_left(weights: Tensor, rows: Tensor, columns: Tensor, n_rows: int) -> Tensor:
-    """log Σ_c w_c over each row's unmasked columns; 0 where none is left: that row's sum is −inf anyhow."""
-    # In float64, as it is a difference; whether anything is left at all is decided by counting.
-    exact, present = weights.double(), (weights > 0).long()
-    masked = exact.new_zeros(n_rows).index_add_(0, rows, exact[columns])
-    n_masked = present.new_zeros(n_rows).index_add_(0, rows, present[columns])
-    left = torch.where(n_masked < present.sum(), exact.sum() - masked, 1.0)
-    return left.log().to(weights.dtype)

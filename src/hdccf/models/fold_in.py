@@ -72,19 +72,18 @@ class ContrastiveRows:
         log_weights = self.log_weights[columns] + log_inclusion
         masked = (rows, places) if self.masked else (rows[:0], places[:0])
         log_negatives, _ = log_block_scores(
-            scores,
-            masked,
-            temperature=self.temperature,
-            log_column_weights=log_weights,
-            row_size=self.size,
+            scores, masked, temperature=self.temperature, log_column_weights=log_weights
         )
+        left = weight_left(log_weights, masked, len(scores))
+        if self.size is not None:
+            log_negatives = log_negatives + (math.log(self.size) - left.log())
         positive = scored.positive
         if self.omega:
             mean = losses.log_mean_exp_by_group(positive, rows, len(scores), temperature=self.temperature)
             log_negatives, _ = losses.debias(
                 log_negatives,
                 mean,
-                size=weight_left(log_weights, masked, len(scores)) if self.size is None else self.size,
+                size=left if self.size is None else self.size,
                 omega=self.omega,
                 lowest=self.lowest,
                 temperature=self.temperature,
