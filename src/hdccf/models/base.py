@@ -22,6 +22,8 @@ from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.similarity import Cosine, Similarity, Vectors, unit
 
 Kind = Literal["items", "users"]
+ALL = "all"
+"""The parameter group of a model with one objective."""
 
 Users = Int64[Tensor, " b"]
 Items = Int64[Tensor, " b"]
@@ -74,30 +76,35 @@ class Model(nn.Module):
     """
 
     process_group: ProcessGroup = SINGLE_PROCESS
+    lookups_per_step: int | None = None
+    """Numbers that a step looks up; None where they are many. Small steps run on one thread."""
+    users_are_histories = False
+    """Whether more events change a user's scores without training."""
+    has_free_vectors = False
+    """Whether users have learnt vectors that `solve_vectors` finds for new ones."""
+    item_weights: Float[Tensor, "items items"] | None = None
+    """Row i: what item i of a history adds to the score of every item; None where nothing does."""
+
+    sampler: Any = None
+    """What makes the batches; None for models that are not trained in steps."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.settings = settings
 
-    # -- training --------------------------------------------------------------------------------------------
-
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by the group that an objective names."""
-        return {}
+        parameters = list(self.parameters())
+        return {ALL: parameters} if parameters else {}
 
     @property
     def n_batches(self) -> int:
-        return 0
-
-    @property
-    def lookups_per_step(self) -> int | None:
-        """Numbers that a step looks up; None where they are many. Small steps run on one thread."""
-        return None
+        return 0 if self.sampler is None else len(self.sampler)
 
     def batches(self, generator: torch.Generator) -> Iterator[Any]:
         """One pass over the training data, drawn from the generator alone."""
-        return iter(())
+        return iter(()) if self.sampler is None else self.sampler.epoch(generator)
 
     def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]:
         return iter(())
@@ -119,16 +126,9 @@ class Model(nn.Module):
         """A user's gradient by unobserved item; None for losses that weigh their negatives otherwise."""
         return None
 
-    # -- scoring ---------------------------------------------------------------------------------------------
-
     def scorer(self) -> Scorer:
         """The scores of the training users."""
         raise self.refusal("score")
-
-    @property
-    def users_are_histories(self) -> bool:
-        """Whether more events change a user's scores without training."""
-        return False
 
     def users_from(self, events: Interactions) -> Scorer:
         """Scores for the users of `events`, who need not be those of training (fold-in).
@@ -163,11 +163,6 @@ class Model(nn.Module):
         solved = self.solve_vectors(events.subset(np.isin(events.users, cold)), of_users=True)
         return self._vector_scorer(known).with_users(torch.from_numpy(cold), solved)
 
-    @property
-    def has_free_vectors(self) -> bool:
-        """Whether users have learnt vectors that `solve_vectors` finds for new ones."""
-        return False
-
     def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
         """Free vectors of the rows of `events`, whose columns are the nodes of the other side."""
         if of_users:
@@ -180,15 +175,8 @@ class Model(nn.Module):
             raise self.refusal("compare vectors", FOLD_IN_ITEMS)
         return scorer
 
-    # -- answers ---------------------------------------------------------------------------------------------
-
     def relation(self, kind: Kind) -> Similarity | None:
         """The learnt similarity between two items or two users; None where there is none."""
-        return None
-
-    @property
-    def item_weights(self) -> Float[Tensor, "items items"] | None:
-        """Row i: what item i of a history adds to the score of every item; None where nothing does."""
         return None
 
     def history_weights(self, events: Interactions, row: int) -> tuple[Tensor, Tensor]:
@@ -221,17 +209,8 @@ class VectorScorer:
     """Scores by a similarity of a user's and an item's vectors."""
 
     def __init__(self, similarity: Similarity, users: Vectors, items: Vectors) -> None:
-        self.similarity = similarity
-        self.users = users
-        self.items = items
-
-    @property
-    def n_users(self) -> int:
-        return len(self.users.embedding)
-
-    @property
-    def n_items(self) -> int:
-        return len(self.items.embedding)
+        self.similarity, self.users, self.items = similarity, users, items
+        self.n_users, self.n_items = len(users.embedding), len(items.embedding)
 
     @torch.no_grad()
     def score_block(self, users: Users, items: Columns | None = None) -> Scores:

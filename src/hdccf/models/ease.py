@@ -89,7 +89,7 @@ class EASEModel(Model):
         return other
 
     @property
-    def item_weights(self) -> Float[Tensor, "items items"]:
+    def item_weights(self) -> Float[Tensor, "items items"]:  # type: ignore[override]
         return self.weights
 
     def history_weights(self, events: Interactions, row: int) -> tuple[Tensor, Tensor]:

@@ -102,7 +102,13 @@ class PairModel(Model):
         super().__init__(settings)
         self.net, self.loss, self.group = net, loss, group
         self.source = SOURCES[settings.sampler](settings, graph, generator) if source is None else source
-        self.correct_chances, self._products, self._shares = correct_chances, products_per_pair, shares
+        self.correct_chances, self._shares = correct_chances, shares
+        self.has_free_vectors = net.has_free_vectors
+        # IRGAN's and SD-GAR's generators look at every item of a user.
+        if products_per_pair is not None and settings.sampler not in ("irgan", "sd-gar"):
+            # Looking a number up, and moving it, takes about as long as sixteen products and their gradients.
+            each = settings.embedding_dim + products_per_pair // 16
+            self.lookups_per_step = settings.batch_size * (1 + settings.negatives) * each
         self.sampler = PairSampler(
             graph,
             graph.along(weights_of(settings, train)),
@@ -114,21 +120,6 @@ class PairModel(Model):
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {self.group: list(self.net.parameters()), **self.source.groups}
-
-    @property
-    def n_batches(self) -> int:
-        return len(self.sampler)
-
-    @property
-    def lookups_per_step(self) -> int | None:
-        s = self.settings
-        if self._products is None or s.sampler in ("irgan", "sd-gar"):  # they look at every item of a user
-            return None
-        # Looking a number up, and moving it, takes about as long as sixteen products and their gradients.
-        return s.batch_size * (1 + s.negatives) * (s.embedding_dim + self._products // 16)
-
-    def batches(self, generator: torch.Generator) -> Iterator[PairBatch]:
-        yield from self.sampler.epoch(generator)
 
     def objectives(
         self, batch: PairBatch, generator: torch.Generator, parts: dict[str, Compare] | None = None
@@ -183,10 +174,6 @@ class PairModel(Model):
 
     def scorer(self) -> Scorer:
         return self.net.scorer()
-
-    @property
-    def has_free_vectors(self) -> bool:
-        return self.net.has_free_vectors
 
     def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
         if not self.has_free_vectors:
