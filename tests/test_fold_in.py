@@ -15,7 +15,7 @@ from hdccf.data.split import Split, leave_one_out, predefined_split
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.losses.pairs import PAIR_LOSSES
+from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
 from hdccf.models.fold_in import ContrastiveRows, PairRows, ScoredRows, solve

@@ -9,7 +9,7 @@ from torch import Tensor
 import literal
 from hdccf import losses
 from hdccf.losses import block as block_losses
-from hdccf.losses.pairs import cross_entropy_loss
+from hdccf.losses.contrastive import cross_entropy_loss
 from small_world import World, assert_equal, block, table, world
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphs import interactions, random_interactions
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.models.factors import BiasedFactors
+from hdccf.models.factorization import BiasedFactors
 from hdccf.models.irgan import IRGAN, IRGANGenerator, IRGANModel, Proposals, proposal_ratio, reward
 from hdccf.models.negatives import Request
 from hdccf.models.settings import IRGANGeneratorSettings

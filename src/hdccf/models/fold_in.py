@@ -19,8 +19,8 @@ from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import draw_columns
 from hdccf.losses.block import log_block_scores
+from hdccf.losses.contrastive import PairLoss
 from hdccf.losses.negatives import weight_left
-from hdccf.losses.pairs import PairLoss
 from hdccf.models.base import VectorScorer
 from hdccf.similarity import Vectors, unit
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from hdccf.config import Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.losses.pairs import cross_entropy_loss, pairwise_loss
+from hdccf.losses.contrastive import cross_entropy_loss, pairwise_loss
 from hdccf.models.base import Objective, Scorer
-from hdccf.models.factors import BiasedFactors, biased_factors
+from hdccf.models.factorization import BiasedFactors, biased_factors
 from hdccf.models.negatives import Draws, DynamicNegatives, NegativeSource, Request, cumulated, pick
 from hdccf.models.pairs import PairModel
 from hdccf.models.settings import IRGANGeneratorSettings, PairSettings

@@ -15,7 +15,7 @@ from torch.nn import functional
 from hdccf.config import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.losses.pairs import pairwise_loss
+from hdccf.losses.contrastive import pairwise_loss
 from hdccf.models.base import Candidates, Items, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.models.pairs import PairModel, PairScores
 from hdccf.models.settings import PairSettings

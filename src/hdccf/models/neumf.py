@@ -18,7 +18,7 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.kernels.embedding import can_look_up, looked_up_dots, row_dots
 from hdccf.kernels.pairwise import tiled_scores
-from hdccf.losses.pairs import cross_entropy_loss
+from hdccf.losses.contrastive import cross_entropy_loss
 from hdccf.models.base import Candidates, Columns, Items, Model, Objective, Scorer, Scores, Users
 from hdccf.models.layers import Table
 from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, squares_of

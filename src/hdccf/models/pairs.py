@@ -16,9 +16,9 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import PairSampler
 from hdccf.data.weights import weights_of
+from hdccf.losses.contrastive import LogWeights, PairLoss
 from hdccf.losses.diagnostics import NegativeShares, describe_negatives
 from hdccf.losses.negatives import weighted_mean, without_neighbours
-from hdccf.losses.pairs import LogWeights, PairLoss
 from hdccf.models import negatives
 from hdccf.models.base import Candidates, Items, Model, Objective, Scorer, Scores, Users
 from hdccf.models.fold_in import PairRows, solve

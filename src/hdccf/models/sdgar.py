@@ -18,8 +18,8 @@ from torch.nn import functional
 from hdccf.config import SIZES, Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.losses.pairs import LogWeights, PairLoss
-from hdccf.models.factors import biased_factors
+from hdccf.losses.contrastive import LogWeights, PairLoss
+from hdccf.models.factorization import biased_factors
 from hdccf.models.negatives import Draws, NegativeSource, Request, cumulated, draw_unobserved, pick, redrawn
 from hdccf.models.pairs import PairModel
 from hdccf.models.settings import PairSettings, SDGARGeneratorSettings

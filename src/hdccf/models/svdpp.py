@@ -13,7 +13,7 @@ from hdccf.data.graph import Along, Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
 from hdccf.kernels.embedding import row_dots
-from hdccf.losses.pairs import squared_loss
+from hdccf.losses.contrastive import squared_loss
 from hdccf.models.base import Candidates, Items, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.models.layers import Table
 from hdccf.models.pairs import PairModel, PairScores, squares_of

@@ -21,9 +21,9 @@ from hdccf.data.samplers import (
     prefetch,
 )
 from hdccf.data.weights import weights_of
+from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.losses.diagnostics import NegativeShares, bpr_shares, describe_negatives, softmax_shares
 from hdccf.losses.negatives import NegativeSet
-from hdccf.losses.pairs import PAIR_LOSSES
 from hdccf.models.base import ALL, Kind, Objective, Scorer, VectorScorer
 from hdccf.models.fold_in import ContrastiveRows, PairRows, RowLoss, solve
 from hdccf.models.hdccf import steps

@@ -16,8 +16,7 @@ from hdccf.errors import ConfigError
 from hdccf.losses.negatives import ContrastiveLoss
 from hdccf.models.base import Model
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.models.layers import HistoryAttention, Table
-from hdccf.models.spectral import start_spectral
+from hdccf.models.layers import HistoryAttention, Table, start_spectral
 from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
 
 _USERS_AT_ONCE = 512

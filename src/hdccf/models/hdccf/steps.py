@@ -13,9 +13,9 @@ from torch import Tensor
 
 from hdccf import losses
 from hdccf.data.batches import Block, InBatch, NegativeColumns, Pool, SampledBatch, part_of
+from hdccf.losses.block import can_fuse_pool, fused_pool_loss
+from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.losses.negatives import BlockPairs, NegativeSet, NegativeTerm, weighted_mean, without_neighbours
-from hdccf.losses.pairs import PAIR_LOSSES
-from hdccf.losses.pool import can_fuse_pool, fused_pool_loss
 from hdccf.models.hdccf.network import HDCCFNetwork
 from hdccf.parallel import ProcessGroup
 from hdccf.similarity import Cosine, Similarity, Vectors
