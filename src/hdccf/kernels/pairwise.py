@@ -117,9 +117,6 @@ def _sides(
     return tensors[:n_left], tensors[n_left : n_left + n_right], tensors[n_left + n_right :]
 
 
-# -- Eq. 7–8 with a linear g, compiled -----------------------------------------------------------------------
-
-
 def can_compile(example: Tensor, numbers: int) -> bool:
     """Whether the compiled kernels serve tensors like this one, and d·M·N is large enough for them to pay."""
     fits = example.dtype is torch.float32 and example.device.type == "cpu"

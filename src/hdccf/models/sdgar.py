@@ -132,8 +132,6 @@ class SDGARGenerator(NegativeSource):
     def _forget(self) -> None:
         self._cumulated = None
 
-    # -- the closed form -------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def solve(self, request: Request, generator: torch.Generator) -> None:
         """X for the present Y, then Y for the new X."""

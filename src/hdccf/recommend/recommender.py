@@ -74,8 +74,6 @@ class Recommender:
             raise RunError('this model was not kept in a folder; fit it with out="runs/name"')
         return self._path
 
-    # -- a scorer, by the training part ----------------------------------------------------------------------
-
     @property
     def n_users(self) -> int:
         return self._scorer.n_users
@@ -89,8 +87,6 @@ class Recommender:
 
     def score_rows(self, users: Users, items: Candidates) -> Scores:
         return self._scorer.score_rows(users, items)
-
-    # -- what it goes by -------------------------------------------------------------------------------------
 
     @cached_property
     def events(self) -> Interactions:
@@ -124,8 +120,6 @@ class Recommender:
         index = Index(scorer)
         note(repr(index))
         return index
-
-    # -- recommend -------------------------------------------------------------------------------------------
 
     def recommend(
         self,
@@ -251,8 +245,6 @@ class Recommender:
 
             export.write_frames(target, frames(), schema, overwrite=overwrite)
 
-    # -- score, similar, explain, export ---------------------------------------------------------------------
-
     def score(self, users: Ids, items: Ids, *, history: str = "all") -> pl.DataFrame:
         """Scores pairs, the first user with the first item and so on: rows of user, item, score (and title).
 
@@ -353,8 +345,6 @@ class Recommender:
             file_format=file_format,
             overwrite=overwrite,
         )
-
-    # -- ids and frames --------------------------------------------------------------------------------------
 
     def _wanted(self, k: int, seen: Neighbours | None, allow: Ids | None, deny: Ids | None) -> Wanted:
         if k < 1:

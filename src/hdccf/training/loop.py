@@ -196,8 +196,6 @@ class Loop:
                 epoch, step = self.state.epoch, self.state.step - 1
                 raise TrainingError(_not_finite(name, math.nan, "weights", epoch, step, self.settings))
 
-    # -- what is kept ----------------------------------------------------------------------------------------
-
     def _remember_best(self) -> None:
         with self.clock("checkpoints"):
             state = self.model.state_dict()
