@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
-from hdccf.training.telemetry import Stopwatch, no_clock, open_tensorboard, table
+from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
 from hdccf.training.warm_start import start_from
 
 __all__ = ["Diagnosis", "StopTraining", "Watch", "fit", "parse_metric", "resume"]
@@ -187,7 +188,7 @@ class _Training:
             seed=self.seed,
             options=self.options,
             device=self.device,
-            clock=watch or no_clock,
+            clock=watch or nullcontext,
             progress=self.progress,
             diagnosis=self.diagnosis,
             on_evaluation=self.on_evaluation,

@@ -7,10 +7,10 @@ through it. In a process group every member runs this loop, in step with the oth
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,11 +24,12 @@ from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.rng import generator_for
 from hdccf.training.optim import Rule, Stepper
 from hdccf.training.state import CheckpointStore, TrainingState
-from hdccf.training.telemetry import Board, Clock, no_clock, timed
+from hdccf.training.telemetry import Board, Clock
 
 _WORTH_SHARING = 1 << 22
 """So many numbers in a step, looked up or moved by the optimizer, are faster with several threads."""
 
+T = TypeVar("T")
 Diagnosis = Callable[[Model, Any], dict[str, float]]
 Validator = Callable[[Model], dict[str, float]]
 """The validation metric of a model, by its name; nothing where there is no validation part."""
@@ -54,7 +55,7 @@ class Loop:
         options: FitOptions,
         device: torch.device,
         process_group: ProcessGroup = SINGLE_PROCESS,
-        clock: Clock = no_clock,
+        clock: Clock = nullcontext,
         progress: bool = False,
         diagnosis: Diagnosis | None = None,
         on_evaluation: Watch | None = None,
@@ -137,7 +138,9 @@ class Loop:
             values = {**objective.terms, "loss": objective.loss.detach(), "due": due}
             # One exchange for all of them, in float64, which changes no number that is shown.
             own = torch.stack([value.to(self.device, torch.float64) for value in values.values()])
-            *totals, due_now = self.process_group.all_reduce(own).tolist()
+            if self.process_group.size > 1:
+                own = self.process_group.all_reduce(own)
+            *totals, due_now = own.tolist()
             for name, value in zip(values, totals, strict=False):
                 if not math.isfinite(value):
                     raise TrainingError(
@@ -247,6 +250,17 @@ class Loop:
             for group, stepper in self.steppers.items()
             for kind, optimizer in stepper.optimizers.items()
         ]
+
+
+def timed(clock: Clock, stage: str, values: Iterable[T]) -> Iterator[T]:
+    """The same values; the time until each of them is there goes to the stage."""
+    iterator, end = iter(values), object()
+    while True:
+        with clock(stage):
+            value: Any = next(iterator, end)
+        if value is end:
+            return
+        yield value
 
 
 def _not_finite(term: str, value: float, group: str, epoch: int, step: int, settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from torch.optim.adam import adam
 from hdccf.config import TrainingSettings
 from hdccf.kernels.embedding import arrays, is_compiled
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
-from hdccf.training.telemetry import Clock, no_clock
+from hdccf.training.telemetry import Clock
 
 
 class Rule(Protocol):
@@ -160,7 +161,7 @@ class Stepper:
         self,
         parameters: Iterable[nn.Parameter],
         settings: TrainingSettings,
-        clock: Clock = no_clock,
+        clock: Clock = nullcontext,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.parameters = list(parameters)
@@ -193,7 +194,8 @@ class Stepper:
                 # Gradients of looked-up rows as whole tables, which all rules but the sparse ones take.
                 if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:
                     parameter.grad = parameter.grad.to_dense()
-            self.process_group.all_reduce_gradients(self.parameters)
+            if self.process_group.size > 1:
+                self.process_group.all_reduce_gradients(self.parameters)
         # The rules make sparse tensors of valid ones' indices; torch warns until told not to check.
         unchecked = torch.sparse.check_sparse_tensor_invariants(False)  # type: ignore[no-untyped-call]
         with self.clock("optimizer"), unchecked:

@@ -141,9 +141,9 @@ def _block_loss(
 
 
 def block_pairs(block: Block) -> BlockPairs:
-    observed = block.observed
+    observed = block.observed_rows, block.observed_columns
     same = block.rows is block.observed_rows and block.positive_columns is block.observed_columns
-    return BlockPairs(observed if same else block.positives, observed)
+    return BlockPairs(observed if same else (block.rows, block.positive_columns), observed)
 
 
 def _block_bpr_loss(
@@ -298,7 +298,7 @@ def score_sampled(net: HDCCFNetwork, batch: SampledBatch) -> Scored:
 def score_block(net: HDCCFNetwork, block: Block, generator: torch.Generator) -> ScoredBlock:
     """All users of a block with all its items, once."""
     group, n_rows = net.process_group, len(block.users)
-    part = part_of(block, group.rows(n_rows))
+    part = block if group.size == 1 else part_of(block, group.rows(n_rows))
     users, items = net.block_vectors(part, generator)
     log_items, log_users = net.block_log_weights(block)
     user_user = item_item = None
