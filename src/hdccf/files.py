@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from hdccf.errors import HdccfError
 
 
@@ -63,6 +65,28 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         _flush_to_disk(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
+    """Lets one process at a time write into a folder; a second one is refused at once.
+
+    The lock is a file beside the folder, which may not exist yet. The system releases it when its process
+    ends, however it ends.
+    """
+    lock = FileLock(folder.parent / f".{folder.name}.lock", timeout=0)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as cause:
+        message = f"another process is writing into {folder}; wait for it, or choose another --out"
+        raise error(message) from cause
+    except OSError as cause:
+        raise error(f"{folder} could not be written ({cause}); check the folder") from cause
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -13,10 +13,10 @@ from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
-from hdccf.errors import ConfigError, EvaluationError
+from hdccf.errors import ConfigError, EvaluationError, RunError
 from hdccf.evaluation.metrics import check_names
 from hdccf.evaluation.ranking import Ranker, check_protocols
-from hdccf.files import write_json
+from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
 from hdccf.recommend.recommender import Recommender
@@ -90,8 +90,10 @@ def fit(
     about = about or {}
     if init_from is not None:
         about = {**about, "init_from": training.start_from(init_from)}
-    run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about)
-    return training.run(run)
+    if out is None:
+        return training.run(None)
+    with locked(Path(out), RunError):
+        return training.run(RunFolder.create(Path(out), settings, split, seed, options, about))
 
 
 def resume(
@@ -120,7 +122,8 @@ def resume(
     source = run.config["data"].get("init_from")
     if source is not None and not run.checkpoint.exists():
         training.start_from(source["run"])
-    return training.run(run)
+    with locked(run.path, RunError):
+        return training.run(run)
 
 
 class _Training:
