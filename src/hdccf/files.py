@@ -13,6 +13,9 @@ from filelock import FileLock, Timeout
 
 from hdccf.errors import HdccfError
 
+TEMPORARY = ".tmp-"
+"""Part of the name of a file or folder that is being written."""
+
 
 @contextmanager
 def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
@@ -22,7 +25,7 @@ def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             f"{path} exists; choose another name, or replace it with overwrite=True (--overwrite)"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}{TEMPORARY}", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -43,16 +46,18 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             f"{path} exists; choose another folder, or replace it with overwrite=True (--overwrite)"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}", dir=path.parent))
     try:
         yield temporary
         for written in sorted(temporary.rglob("*")):
             _flush_to_disk(written)
         temporary.chmod(0o777 & ~_umask())
+        if path.exists() and not overwrite:
+            raise HdccfError(f"{path} was created by another process meanwhile; choose another folder")
         if path.exists():
             # A rename cannot replace a folder that is not empty: the old one steps aside first, and comes
             # back if the new one cannot take its place.
-            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}old-", dir=path.parent))
             path.replace(aside)
             try:
                 temporary.replace(path)
@@ -83,6 +88,9 @@ def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
         raise error(message) from cause
     except OSError as cause:
         raise error(f"{folder} could not be written ({cause}); check the folder") from cause
+    # What a killed process left of its writes.
+    for left in [*folder.glob(f".*{TEMPORARY}*"), *folder.parent.glob(f".{folder.name}{TEMPORARY}*")]:
+        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
     try:
         yield
     finally:

@@ -399,7 +399,9 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
     split = run.split()
     entry = entry_named(run.model)
     model = entry.build(run.settings, split.train, torch.Generator().manual_seed(run.seed))
-    tensors, _ = checkpoint.load(run.best)
+    tensors, _ = run.load_tensors(run.best)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        raise RunError(f"{run.best} has weights that are no finite numbers; train again")
     checkpoint.fill(model, tensors, run.best)
     return Recommender(
         model,

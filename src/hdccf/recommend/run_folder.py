@@ -10,6 +10,7 @@ result.json         written when training has ended
 profile.json        where the time of its last part went, if asked for
 """
 
+import hashlib
 import json
 import platform
 import sys
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from hdccf import checkpoint
 from hdccf.checkpoint import explained
 from hdccf.config import Cluster as Cluster
 from hdccf.config import FitOptions as FitOptions
@@ -103,6 +106,28 @@ class RunFolder:
         if split.fingerprint != self.config["split"]["fingerprint"]:
             raise RunError(f"{self.path}/split is not the split that this run was trained on; train again")
         return split
+
+    @property
+    def fingerprint(self) -> str:
+        """Of model, settings, seed and split; checkpoints carry it, so that edited settings are noticed."""
+        parts = {key: self.config[key] for key in ("model", "settings", "seed", "split")}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def save_tensors(self, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Writes a checkpoint of this run."""
+        checkpoint.save(path, tensors, {**facts, "run": self.fingerprint})
+
+    def load_tensors(
+        self, path: Path, device: torch.device | str = "cpu"
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Reads a checkpoint, and checks that it belongs to this run and its settings."""
+        tensors, facts = checkpoint.load(path, device)
+        if facts.pop("run", self.fingerprint) != self.fingerprint:
+            raise RunError(
+                f"{path} was written with other settings than {self.path}/run.json has; "
+                "restore run.json, or train again"
+            )
+        return tensors, facts
 
     @property
     def checkpoint(self) -> Path:

@@ -213,12 +213,12 @@ class _Training:
         """Leaves the model with its best weights, and a run with a file of them."""
         folder = self.run_folder
         if not self.best and folder is not None and folder.best.exists():
-            self.best, _ = checkpoint.load(folder.best, self.device)
+            self.best, _ = folder.load_tensors(folder.best, self.device)
             checkpoint.fill(self.model, self.best, folder.best)
         if not self.best:
             self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             if folder is not None:
-                checkpoint.save(folder.best, self.best, {"epoch": self.state.best_epoch})
+                folder.save_tensors(folder.best, self.best, {"epoch": self.state.best_epoch})
         self.model.load_state_dict(self.best)
 
 

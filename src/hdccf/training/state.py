@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hdccf import checkpoint
 from hdccf.errors import RunError
 from hdccf.recommend.run_folder import RunFolder
 
@@ -79,16 +78,16 @@ class FolderStore(CheckpointStore):
         self.log, self.truncate_log = run.log, run.truncate_log  # type: ignore[method-assign]
 
     def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
-        return checkpoint.load(self.run.checkpoint, device) if self.run.checkpoint.exists() else None
+        return self.run.load_tensors(self.run.checkpoint, device) if self.run.checkpoint.exists() else None
 
     def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
-        checkpoint.save(self.run.checkpoint, tensors, facts)
+        self.run.save_tensors(self.run.checkpoint, tensors, facts)
 
     def save_best(self, tensors: Tensors, epoch: int) -> None:
-        checkpoint.save(self.run.best, tensors, {"epoch": epoch})
+        self.run.save_tensors(self.run.best, tensors, {"epoch": epoch})
 
     def load_best(self, device: torch.device) -> Tensors | None:
-        return checkpoint.load(self.run.best, device)[0] if self.run.best.exists() else None
+        return self.run.load_tensors(self.run.best, device)[0] if self.run.best.exists() else None
 
     def raise_interrupted(self, epoch: int, step: int) -> None:
         raise RunError(
