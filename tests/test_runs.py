@@ -13,9 +13,10 @@ from graphs import small_split
 from hdccf.config import FitOptions
 from hdccf.errors import ConfigError, HdccfError, RunError
 from hdccf.files import locked
+from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.recommender import load_run
-from hdccf.recommend.run_folder import RunFolder, free_folder
+from hdccf.recommend.run_folder import RunFolder, facts_of, free_folder
 from hdccf.training.fit import fit, resume
 from training import quick
 
@@ -240,3 +241,27 @@ def test_temporaries_of_a_killed_write_are_removed(tmp_path: Path) -> None:
     left[1].write_text("half")
     with locked(tmp_path / "run", RunError):
         assert not any(path.exists() for path in left)
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept"),
+    [
+        ("postgresql://shop:hunter2@db.example/shop", "postgresql://***@db.example/shop"),
+        ("postgresql://shop:hun@ter2@db/shop", "postgresql://***@db/shop"),
+        ("postgresql://shop:hun/ter2@db/shop", "postgresql://***@db/shop"),
+        ("postgresql://db/shop?user=x&password=hunter2", "postgresql://db/shop?user=x&password=***"),
+        ("postgresql://db/shop?PASSWORD=hunter2&a=1", "postgresql://db/shop?PASSWORD=***&a=1"),
+        ("postgresql://db/shop?sslkey=hunter2", "postgresql://db/shop?sslkey=***"),
+        ("sqlite:///shop.db", "sqlite:///shop.db"),
+        ("orders@home.csv", "orders@home.csv"),
+    ],
+)
+def test_no_password_is_kept_in_a_run(uri: str, kept: str, tmp_path: Path) -> None:
+    fit(small_split(), MODELS["most-popular"].settings(), out=tmp_path / "run", about={"source": uri})
+    assert RunFolder.open(tmp_path / "run").config["data"]["source"] == kept
+    for file in (tmp_path / "run").rglob("*.json"):
+        assert "ter2" not in file.read_text(encoding="utf-8")
+    # A run of an earlier version, which kept it.
+    text = (tmp_path / "run" / "run.json").read_text(encoding="utf-8")
+    (tmp_path / "run" / "run.json").write_text(text.replace(kept, uri), encoding="utf-8")
+    assert facts_of(RunFolder.open(tmp_path / "run"))["source"]["source"] == kept

@@ -30,7 +30,7 @@ from hdccf.config import FitOptions as FitOptions
 from hdccf.config import Settings
 from hdccf.data.interactions import describe
 from hdccf.data.split import PARTS, Split
-from hdccf.errors import ConfigError, DataError, HdccfError, RunError
+from hdccf.errors import ConfigError, DataError, HdccfError, RunError, without_secrets
 from hdccf.evaluation.compare import FOLDER
 from hdccf.evaluation.evaluation import Evaluation
 from hdccf.files import atomic_directory, atomic_file, read_described, write_json
@@ -75,7 +75,7 @@ class RunFolder:
             "settings": settings.model_dump(mode="json"),
             "seed": seed,
             "split": {"method": split.method, "fingerprint": split.fingerprint},
-            "data": about,
+            "data": _public(about),
             "options": options.model_dump(mode="json"),
         }
         # All or nothing: a process that is killed here leaves no folder that is in the way.
@@ -89,6 +89,7 @@ class RunFolder:
     def open(cls, path: str | Path) -> "RunFolder":
         folder = Path(path)
         config = _read_config(folder)
+        config["data"] = _public(config.get("data") or {})
         try:
             settings = entry_named(config["model"]).settings(**config["settings"])
             options = FitOptions(**config["options"])
@@ -178,6 +179,11 @@ def free_folder(root: Path, stem: str) -> Path:
         number += 1
         candidate = root / f"{stem}-{number}"
     return candidate
+
+
+def _public(about: dict[str, Any]) -> dict[str, Any]:
+    """Facts about the data source, fit to be kept and shown: without passwords."""
+    return {name: without_secrets(fact) if isinstance(fact, str) else fact for name, fact in about.items()}
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
