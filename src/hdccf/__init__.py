@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from hdccf.data.datasets import load as load
     from hdccf.data.interactions import Interactions as Interactions
     from hdccf.data.read import read as read
+    from hdccf.data.read import read_sql as read_sql
     from hdccf.data.split import Split as Split
     from hdccf.data.split import global_time_split as global_time_split
     from hdccf.data.split import leave_one_out as leave_one_out
     from hdccf.data.split import predefined_split as predefined_split
     from hdccf.data.split import random_split as random_split
-    from hdccf.data.sql import read_sql as read_sql
     from hdccf.data.synthetic import World as World
     from hdccf.data.synthetic import synthetic_world as synthetic_world
     from hdccf.errors import HdccfError as HdccfError
@@ -55,7 +55,7 @@ _MODULE_OF = {
     "predefined_split": "hdccf.data.split",
     "random_split": "hdccf.data.split",
     "read": "hdccf.data.read",
-    "read_sql": "hdccf.data.sql",
+    "read_sql": "hdccf.data.read",
     "HdccfError": "hdccf.errors",
     "Interactions": "hdccf.data.interactions",
 }

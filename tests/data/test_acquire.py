@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hdccf.data import download
+from hdccf.data.datasets import adjacency_lists
 from hdccf.data.download import DataFile, Source, acquire
-from hdccf.data.formats import adjacency_lists
 from hdccf.errors import DownloadError, HdccfError
 from hdccf.files import atomic_directory
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from hdccf import load
-from hdccf.data import datasets, formats
+from hdccf.data import datasets
 from hdccf.data.core import k_core
 from hdccf.data.datasets import DATASETS, Dataset, Statistics, carve_validation, load_split
 from hdccf.data.download import DataFile, Source, download_wheel
@@ -25,11 +25,11 @@ TINY = Dataset(
     sources=(
         Source(
             "here",
-            formats.adjacency_lists,
+            datasets.adjacency_lists,
             (DataFile("train.txt"), DataFile("test.txt"), DataFile("valid.txt", required=False)),
         ),
     ),
-    parts=formats.adjacency_list_parts,
+    parts=datasets.adjacency_list_parts,
 )
 
 

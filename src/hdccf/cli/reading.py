@@ -118,7 +118,7 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
         return load(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
     _refuse([_NAMED_ONLY[name] for name in cache.model_fields_set], f"for named data sets, not for {source}")
     if "query" in given:
-        from hdccf.data.sql import read_sql
+        from hdccf.data.read import read_sql
 
         _refuse([name for name in given if name in _TEXT_ONLY], "for files, and --query reads a database")
         return read_sql(given.pop("query"), source, **given)
