@@ -108,7 +108,7 @@ def find_column(opened: OpenTable, want: str | int | None, role: str) -> str:
         alike = [name for name in opened.columns if name.strip() == want.strip()]
         if alike:
             return want if want in alike else alike[0]
-    number = int(want) if str(want).isdecimal() else 0
+    number = int(str(want)) if str(want).isdecimal() else 0
     if 1 <= number <= len(opened.columns):
         return opened.columns[number - 1]
     there = _listing(opened.columns)

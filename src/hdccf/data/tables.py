@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -203,10 +204,9 @@ class _Csv:
                 yield seen[-1]
 
         start = self.first_line
-        quoting = csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE
-        reader = csv.reader(lines(), delimiter=self.separator, quotechar=self.quote or None, quoting=quoting)
+        quote: dict[str, Any] = {"quotechar": self.quote} if self.quote else {"quoting": csv.QUOTE_NONE}
         try:
-            for fields in reader:
+            for fields in csv.reader(lines(), delimiter=self.separator, **quote):
                 if self.quote and sum(line.count(self.quote) for line in seen) % 2:
                     raise SourceError(
                         f"{self.path}, line {start}: a quotation mark without a second one; {_NO_QUOTE}"
