@@ -9,10 +9,10 @@ import pytest
 
 from hdccf import load
 from hdccf.data import datasets
-from hdccf.data.core import k_core
 from hdccf.data.datasets import DATASETS, Dataset, Statistics, carve_validation, load_split
 from hdccf.data.download import DataFile, Source, download_wheel
 from hdccf.data.interactions import Interactions
+from hdccf.data.split import k_core
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, DownloadError
 

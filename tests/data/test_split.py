@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
-from hdccf.data.split import Moment, Split, global_time_split, leave_one_out, predefined_split, random_split
+from hdccf.data.split import (
+    Moment,
+    Split,
+    global_time_split,
+    k_core,
+    leave_one_out,
+    predefined_split,
+    random_split,
+)
 from hdccf.errors import ConfigError, DataError, HdccfError
 
 Pairs = set[tuple[str, str]]

@@ -161,7 +161,7 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
 
 def k_core(data: "Interactions", least: int) -> "Interactions":
     """Users and items with at least so many interactions each; all of them with 0."""
-    from hdccf.data.core import k_core as core
+    from hdccf.data.split import k_core as core
 
     return core(data, users=least, items=least) if least else data
 

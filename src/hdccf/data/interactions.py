@@ -209,24 +209,19 @@ class Interactions:
 
     def compact(self) -> "Interactions":
         """Drops users and items that have no pair, and closes the gaps in the contiguous ids."""
-        return self.close_gaps(self.by_user.degrees, np.bincount(self.items, minlength=self.n_items))
-
-    def close_gaps(self, of_user: NDArray[np.int64], of_item: NDArray[np.int64]) -> "Interactions":
-        """`compact` where the number of pairs of each user and item is known."""
-        kept_users, kept_items = of_user > 0, of_item > 0
-        if kept_users.all() and kept_items.all():
+        used_users, used_items = self.by_user.degrees > 0, np.bincount(self.items, minlength=self.n_items) > 0
+        if used_users.all() and used_items.all():
             return self
-        # Pairs are sorted by user, so that users can be counted off; items have to be looked up.
-        new_users = np.arange(np.count_nonzero(kept_users), dtype=np.int32)
-        new_item = np.cumsum(kept_items, dtype=np.int32) - np.int32(1)
-        in_use = pl.Series(kept_items)
+        new_user, new_item = (
+            np.cumsum(used, dtype=np.int32) - np.int32(1) for used in (used_users, used_items)
+        )
         return replace(
             self,
-            users=np.repeat(new_users, of_user[kept_users]),
-            items=self.items if kept_items.all() else new_item[self.items],
-            user_ids=self.user_ids.filter(pl.Series(kept_users)),
-            item_ids=self.item_ids.filter(in_use),
-            titles=None if self.titles is None else self.titles.filter(in_use),
+            users=new_user[self.users],
+            items=new_item[self.items],
+            user_ids=self.user_ids.filter(pl.Series(used_users)),
+            item_ids=self.item_ids.filter(pl.Series(used_items)),
+            titles=None if self.titles is None else self.titles.filter(pl.Series(used_items)),
         )
 
     def frame(self) -> pl.DataFrame:
