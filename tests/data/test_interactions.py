@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data.interactions import Interactions, stable_order
+from hdccf.data.adjacency import stable_order
+from hdccf.data.interactions import Interactions
 from hdccf.errors import DataError, HdccfError
 
 

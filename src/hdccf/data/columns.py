@@ -1,4 +1,4 @@
-"""Columns of a source: which one is the user, item, time or rating, and how times are parsed."""
+"""Columns of a source: which one is the user, item, time or rating, and how times and ids are parsed."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
+from hdccf.data.adjacency import IntArray, places_among
 from hdccf.errors import SourceError
 
 # The likeliest names first: a name from an earlier line wins over one from a later line, and between two of
@@ -147,6 +148,8 @@ def _how(role: str) -> str:
     return f"give {role}= (--{role}) with a column's name or its number from 1"
 
 
+# -- times ---------------------------------------------------------------------------------------------------
+
 # Up to this magnitude a number counts seconds, milliseconds, microseconds; beyond, nanoseconds. The first
 # limit is the year 5138 in seconds and 1973 in milliseconds, so only milliseconds before 1973 are misread.
 _UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))
@@ -212,14 +215,14 @@ def _from_floats(times: pl.Series, source: str) -> NDArray[np.int64]:
 
 
 def _from_text(times: pl.Series, source: str, time_format: str | None) -> NDArray[np.int64]:
+    numbers = times.cast(pl.Int64, strict=False)
+    if time_format is None and not numbers.null_count():
+        return _from_integers(numbers, source)
     text = times.str.strip_chars()
     if time_format is not None:
         moments = _parse(text, time_format)
         _refuse_first_null(moments, times)
         return moments.to_physical().to_numpy()
-    numbers = text.cast(pl.Int64, strict=False)
-    if not numbers.null_count():
-        return _from_integers(numbers, source)
     floats = text.cast(pl.Float64, strict=False)
     if not floats.null_count():
         return _from_floats(floats, source)
@@ -259,3 +262,48 @@ def _refuse_first_null(parsed: pl.Series, times: pl.Series) -> None:
     if parsed.null_count():
         row = int(parsed.is_null().arg_max() or 0)
         raise BadTimeError(row, times[row])
+
+
+# -- ids -----------------------------------------------------------------------------------------------------
+
+_CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+
+
+def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.Series, IntArray]:
+    """Distinct ids in order of first appearance, and the number among them of each row's id; no nulls.
+
+    Where the source knows no types (CSV), ids that are all plain integers become integers; `007` stays text,
+    so that every id comes back as it was written.
+    """
+    ids = _as_text_or_integers(ids, source)
+    if ids.dtype != pl.String:
+        vocabulary = ids.unique(maintain_order=True)
+        return vocabulary, places_among(ids, vocabulary).to_numpy()
+    texts = ids.cast(pl.Categorical(pl.Categories.random()))
+    distinct = texts.unique(maintain_order=True)
+    code = np.empty(len(distinct), np.int32)
+    code[distinct.to_physical().to_numpy()] = np.arange(len(distinct), dtype=np.int32)
+    vocabulary = distinct.cast(pl.String)
+    # The first ones nearly always settle whether all are integers.
+    parts = vocabulary.head(1_000), vocabulary
+    if not typed and all(bool(part.str.contains(_CANONICAL_INTEGER).all()) for part in parts):
+        vocabulary = vocabulary.cast(pl.Int64)
+    return vocabulary, code[texts.to_physical().to_numpy()]
+
+
+def _as_text_or_integers(ids: pl.Series, source: str) -> pl.Series:
+    kind = ids.dtype
+    if kind == pl.String or isinstance(kind, (pl.Categorical, pl.Enum)):
+        return ids.cast(pl.String)
+    if kind == pl.UInt64 and ids.cast(pl.Int64, strict=False).null_count():
+        return ids.cast(pl.String)
+    if kind.is_integer() and kind != pl.Int128:
+        return ids.cast(pl.Int64)
+    if kind.is_float() or kind.is_decimal():
+        # pandas turns integers into floats where a value was missing; 3.0 was 3.
+        whole = ids.cast(pl.Int64, strict=False)
+        if not whole.null_count() and bool((whole.cast(kind) == ids).all()):
+            return whole
+    raise SourceError(
+        f"{source}: column {ids.name!r} holds {kind}, which is no id; text and integers are read"
+    )

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from hdccf.data.interactions import Adjacency, Interactions
+from hdccf.data.adjacency import Adjacency
+from hdccf.data.interactions import Interactions
 from hdccf.errors import DataError
 from hdccf.kernels.embedding import has_numba
 

@@ -20,27 +20,14 @@ from scipy import sparse
 from hdccf.data.adjacency import (
     Adjacency,
     IntArray,
-    Rows,
     TimeArray,
+    places_among,
     row_starts,
     sort_histories,
-    stable_order,
     transpose,
 )
-from hdccf.data.ids import places_among
 from hdccf.errors import DataError, one_line
 from hdccf.files import atomic_directory, read_described, write_json
-
-__all__ = [
-    "QUANTILES",
-    "Adjacency",
-    "IntArray",
-    "Interactions",
-    "TimeArray",
-    "align",
-    "describe",
-    "stable_order",
-]
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
@@ -111,17 +98,24 @@ class Interactions:
         titles
             A readable title of each item.
         """
-        rows = Rows(users.astype(np.int32, copy=False), items.astype(np.int32, copy=False), times, counts)
-        _check_codes(rows.users, len(user_ids), "user")
-        rows.check_lengths()
-        _check_codes(rows.items, len(item_ids), "item")
+        for name, column in (("items", items), ("times", times), ("counts", counts)):
+            if column is not None and len(column) != len(users):
+                raise DataError(
+                    f"{len(column)} {name} were given for {len(users)} users; give one for each row"
+                )
+        _check_codes(users, len(user_ids), "user")
+        _check_codes(items, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
-        users, items, times, counts = sort_histories(rows, len(user_ids), len(item_ids))
-        if counts is None:
-            counts = np.ones(len(users), np.int32)
-        often = counts.astype(np.int32, copy=False)
-        return cls(users, items, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
+        rows = sort_histories(
+            users.astype(np.int32, copy=False),
+            items.astype(np.int32, copy=False),
+            times,
+            None if counts is None else counts.astype(np.int32, copy=False),
+            len(user_ids),
+            len(item_ids),
+        )
+        return cls(*rows, user_ids.rename("user"), item_ids.rename("item"), titles)
 
     # -- what is in it ---------------------------------------------------------------------------------------
 
@@ -274,7 +268,15 @@ class Interactions:
     def load(cls, path: str | Path) -> "Interactions":
         """Opens a folder that `save` wrote, and checks that it still holds what was written."""
         folder = Path(path)
-        meta = _read_meta(folder)
+        meta = read_described(
+            folder / "meta.json",
+            "saved interactions",
+            kind=FORMAT,
+            version=FORMAT_VERSION,
+            writer="save()",
+            remedy="save the interactions again",
+            error=DataError,
+        )
         try:
             pairs = pl.read_parquet(folder / "pairs.parquet")
             user_ids = pl.read_parquet(folder / "users.parquet")["id"]
@@ -389,20 +391,8 @@ def _one_set_of_titles(
     return pl.Series("title", merged.tolist(), pl.String)
 
 
-def _check_codes(codes: IntArray, size: int, kind: str) -> None:
+def _check_codes(codes: NDArray[np.integer[Any]], size: int, kind: str) -> None:
     if len(codes) and (codes.min() < 0 or codes.max() >= size):
         raise DataError(
             f"{kind} codes run from {codes.min()} to {codes.max()}; with {size} ids: 0 to {size - 1}"
         )
-
-
-def _read_meta(folder: Path) -> dict[str, Any]:
-    return read_described(
-        folder / "meta.json",
-        "saved interactions",
-        kind=FORMAT,
-        version=FORMAT_VERSION,
-        writer="save()",
-        remedy="save the interactions again",
-        error=DataError,
-    )

@@ -14,6 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
+from hdccf.data.adjacency import IntArray
 from hdccf.data.columns import (
     ALLOWED,
     BadTimeError,
@@ -21,10 +22,10 @@ from hdccf.data.columns import (
     Table,
     TextOptions,
     choose_columns,
+    number_ids,
     to_microseconds,
 )
-from hdccf.data.ids import number_ids
-from hdccf.data.interactions import IntArray, Interactions
+from hdccf.data.interactions import Interactions
 from hdccf.data.tables import open_frame, open_paths
 from hdccf.errors import SourceError, one_line
 

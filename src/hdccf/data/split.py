@@ -184,18 +184,18 @@ def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
     for name, least in (("users", users), ("items", items)):
         if least < 0:
             raise ConfigError(f"{name}={least} is impossible in a k-core; give 0 (no limit) or more")
-    core, size = data, -1
-    while len(core) != size:
-        size = len(core)
-        strong_users = np.bincount(core.users, minlength=data.n_users) >= users
-        strong_items = np.bincount(core.items, minlength=data.n_items) >= items
-        core = core.subset(strong_users[core.users] & strong_items[core.items])
-    if not size:
+    rows, weak = np.arange(len(data)), True
+    while weak:
+        of_user, of_item = data.users[rows], data.items[rows]
+        strong = (np.bincount(of_user) >= users)[of_user] & (np.bincount(of_item) >= items)[of_item]
+        weak = not strong.all()
+        rows = rows[strong]
+    if not len(rows):
         raise DataError(
             f"nothing is left of {len(data):,} pairs in the core of {users} items a user and {items} users "
             "an item; ask for a smaller core"
         )
-    return core.compact()
+    return data.subset(rows).compact()
 
 
 # -- ways to split -------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hdccf.console import progress_bar
-from hdccf.data.ids import places_among
+from hdccf.data.adjacency import places_among
 from hdccf.data.interactions import Interactions
 from hdccf.data.synthetic_draws import (
     Exposure,

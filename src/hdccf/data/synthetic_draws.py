@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from hdccf.data.interactions import IntArray, TimeArray
+from hdccf.data.adjacency import IntArray, TimeArray
 from hdccf.data.splitmix import Words, key_of, mix, uniforms, words_at
 from hdccf.errors import ConfigError
 
