@@ -145,9 +145,7 @@ def test_what_is_in_it() -> None:
     assert (data.n_users, data.n_items) == (N_USERS, N_ITEMS)
     assert data.density == pytest.approx(3 / 30)
     assert repr(data) == "Interactions(5 users × 6 items, 3 pairs, 10.000 % dense, 1970-01-01 to 1970-01-11)"
-    assert data.user_index["u4"] == 4
-    assert data.item_index[12] == 2
-    assert [history.tolist() for history in data.histories()] == [[1, 2], [], [], [], [1]]
+    assert [data.by_user.of(user).tolist() for user in range(N_USERS)] == [[1, 2], [], [], [], [1]]
     assert data.frame()["user"].to_list() == ["u0", "u0", "u4"]
     assert data.frame()["count"].to_list() == [1, 2, 1]
     assert build([]).density == 0

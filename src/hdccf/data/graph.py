@@ -59,9 +59,8 @@ class Neighbours:
         The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour
         is r plus the number of neighbours with at most r non-neighbours below them: one binary search.
         """
-        if self._someone_is_full:
-            self.refuse_full(nodes)
-        return self.others_at(nodes, _below(self._free.index_select(0, nodes), size, generator))
+        self.refuse_full(nodes)
+        return self.others_at(nodes, _below(self.n_columns - self.degrees[nodes], size, generator))
 
     def others_at(
         self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
@@ -72,14 +71,6 @@ class Neighbours:
         keys = nodes[:, None] * (self.n_columns + 1) + ranks
         below = torch.searchsorted(self._gap_keys, keys, right=True) - self.starts[nodes, None]
         return ranks + below
-
-    @cached_property
-    def _free(self) -> Int64[Tensor, " nodes"]:
-        return self.n_columns - self.degrees
-
-    @cached_property
-    def _someone_is_full(self) -> bool:
-        return bool((self._free == 0).any())
 
     @cached_property
     def _is_compiled(self) -> bool:
@@ -108,7 +99,7 @@ class Neighbours:
 
     def entries_of(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """Where in `flat` each (node, column) is; all of them must be pairs."""
-        keys, places = self._pair_keys_and_places
+        keys, places = self._pair_keys
         return places[torch.searchsorted(keys, nodes * self.n_columns + columns)]
 
     def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
@@ -116,8 +107,8 @@ class Neighbours:
         if len(self.flat) == 0:
             return torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
         keys = nodes * self.n_columns + columns
-        position = torch.searchsorted(self._pair_keys, keys).clamp_(max=len(self.flat) - 1)
-        return self._pair_keys[position] == keys
+        pairs, _ = self._pair_keys
+        return pairs[torch.searchsorted(pairs, keys).clamp_(max=len(pairs) - 1)] == keys
 
     def within(
         self, nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"] | None
@@ -138,19 +129,15 @@ class Neighbours:
         return rows.index_select(0, hit), place.index_select(0, hit), entries.index_select(0, hit)
 
     @cached_property
-    def _pair_keys(self) -> Int64[Tensor, " pairs"]:
-        nodes = torch.repeat_interleave(self.degrees)
-        return (nodes * self.n_columns + self.flat).sort().values
-
-    @cached_property
-    def _pair_keys_and_places(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+    def _pair_keys(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+        """A number for each pair, ascending, and where in `flat` it is."""
         keys, places = (torch.repeat_interleave(self.degrees) * self.n_columns + self.flat).sort()
         return keys, places
 
     @cached_property
     def _gap_keys(self) -> Int64[Tensor, " pairs"]:
         nodes = torch.repeat_interleave(self.degrees)
-        ascending = self._pair_keys - nodes * self.n_columns
+        ascending = self._pair_keys[0] - nodes * self.n_columns
         place = torch.arange(len(nodes), device=nodes.device) - self.starts[nodes]
         return nodes * (self.n_columns + 1) + ascending - place
 

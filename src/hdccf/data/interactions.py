@@ -6,7 +6,6 @@ rows themselves; CSR by item is one counting sort away.
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -225,22 +224,6 @@ class Interactions:
             columns["time"] = pl.Series(self.times).cast(pl.Datetime("us"))
         columns["count"] = pl.Series(self.counts)
         return pl.DataFrame(columns)
-
-    # -- ids -------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def user_index(self) -> dict[Any, int]:
-        """From the user's own id to the contiguous one."""
-        return {own: code for code, own in enumerate(self.user_ids)}
-
-    @cached_property
-    def item_index(self) -> dict[Any, int]:
-        """From the item's own id to the contiguous one."""
-        return {own: code for code, own in enumerate(self.item_ids)}
-
-    def histories(self) -> Iterator[IntArray]:
-        """Each user's items in order of time, one user after another."""
-        return (self.by_user.of(user) for user in range(self.n_users))
 
     # -- on disk ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.data.batches import (
@@ -297,27 +297,20 @@ class WindowBlockSampler(UserBlocks):
     least: ClassVar[int] = 2  # a history of one has no past to learn its future from
 
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
-        for users in self.blocks(generator):
-            yield self._block(users, generator)
-
-    def _block(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Block:
         items_of = self.graph.items_of
-        cuts = self._cuts(users, generator)
-        windows = cut_windows(items_of, users, cuts, self.length)
-        places = (windows.flatten() != NO_ITEM).nonzero().squeeze(1)
-        which = places // self.length
-        row_users = users[which]
-        # The first item after each place, among all pairs.
-        after = items_of.starts[row_users] + cuts[which] - self.length + places % self.length + 1
-        return _block_of_next_items(self, row_users, after, Windows(windows, places), generator)
-
-    def _cuts(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
-        """How many items lie before the end of each window: at least a whole window where there is one, and
-        at least one item after it."""
-        most = self.graph.items_of.degrees[users] - 1
-        least = most.clamp(max=self.length)
-        uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
-        return least + (uniform * (most - least + 1)).long().clamp_(max=most - least)
+        for users in self.blocks(generator):
+            # A window ends after at least `length` items where there are as many, and before the last item.
+            most = items_of.degrees[users] - 1
+            least = most.clamp(max=self.length)
+            uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
+            cuts = least + (uniform * (most - least + 1)).long().clamp_(max=most - least)
+            windows = cut_windows(items_of, users, cuts, self.length)
+            places = (windows.flatten() != NO_ITEM).nonzero().squeeze(1)
+            which = places // self.length
+            row_users = users[which]
+            # The first item after each place, among all pairs.
+            after = items_of.starts[row_users] + cuts[which] - self.length + places % self.length + 1
+            yield _block_of_next_items(self, row_users, after, Windows(windows, places), generator)
 
 
 def _block_of_next_items(
@@ -361,10 +354,11 @@ def block_columns(
     """
     if n_items <= size:
         return None, None
-    marks = _marked(positives, n_items)
-    if n_items <= 2 * size and max(size, 2 * int(np.count_nonzero(marks))) > NEARLY_ALL * n_items:
-        return None, None
-    return _with_others(marks, size, generator)
+    if n_items <= 2 * size:
+        certain = int(np.count_nonzero(np.bincount(positives.numpy())))
+        if max(size, 2 * certain) > NEARLY_ALL * n_items:
+            return None, None
+    return draw_columns(positives, n_items, size, generator)
 
 
 def draw_columns(
@@ -375,22 +369,12 @@ def draw_columns(
     A positive's item is there for certain and stands for itself; a drawn one stands for its share of the
     rest. So a weighted sum over the columns has the sum over the catalogue as its expectation.
     """
-    return _with_others(_marked(positives, n_items), size, generator)
-
-
-def _marked(positives: Int64[Tensor, " n"], n_items: int) -> Bool[np.ndarray, " items"]:
     # Marked instead of sorted: a tenth of the time, and `places_in` passes over the catalogue too. Reading
     # marks off is several times faster in NumPy than in torch.
     marks = np.zeros(n_items, dtype=np.bool_)
     marks[positives.numpy()] = True
-    return marks
-
-
-def _with_others(
-    marks: Bool[np.ndarray, " items"], size: int, generator: torch.Generator
-) -> tuple[Int64[Tensor, " c"], Float[Tensor, " c"]]:
     certain = torch.from_numpy(np.flatnonzero(marks))
-    rest = len(marks) - len(certain)
+    rest = n_items - len(certain)
     drawn_size = min(rest, max(size - len(certain), len(certain)))
     ranks = distinct_below(rest, drawn_size, generator)
     if 4 * drawn_size > rest:

@@ -29,7 +29,14 @@ def positive_weights(
     """
     weights = np.ones(len(train))
     if half_life is not None:
-        age = ages(train, unit)
+        if train.times is None:
+            raise ConfigError(
+                "recency was asked for, but the interactions have no times; give a time column or turn it off"
+            )
+        last = train.by_user.starts[1:][train.users] - 1
+        age = (last - np.arange(len(train))).astype(np.float64)
+        if unit == "days":
+            age = (train.times[last] - train.times) / _DAY_IN_MICROSECONDS
         weights = floor + (1 - floor) * np.exp2(-age / half_life)
     if count_power:
         weights *= train.counts.astype(np.float64) ** count_power
@@ -45,19 +52,6 @@ def weights_of(settings: PositiveSettings, train: Interactions) -> Float32[Tenso
         unit=settings.recency_unit,
         count_power=settings.count_power,
     )
-
-
-def ages(train: Interactions, unit: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How long before the user's last interaction each pair was: 0 for the last one."""
-    ends = train.by_user.starts[1:]
-    last = ends[train.users] - 1
-    if train.times is None:
-        raise ConfigError(
-            "recency was asked for, but the interactions have no times; give a time column, or turn it off"
-        )
-    if unit == "interactions":
-        return (last - np.arange(len(train))).astype(np.float64)
-    return (train.times[last] - train.times) / _DAY_IN_MICROSECONDS
 
 
 def weighted_histories(train: Interactions, settings: RecencySettings) -> sparse.csr_array:
