@@ -12,12 +12,10 @@ from hdccf import __version__
 from hdccf.cli import data
 from hdccf.cli.answering import explain, export, report, score, similar
 from hdccf.cli.evaluate import compare, evaluate
+from hdccf.cli.experiments import reproduce, tune, verify
 from hdccf.cli.recommend import models, recommend
-from hdccf.cli.reproduce import reproduce
 from hdccf.cli.serve import serve
 from hdccf.cli.train import train
-from hdccf.cli.tune import tune
-from hdccf.cli.verify import verify
 from hdccf.errors import HdccfError
 
 _EPILOGS: dict[Callable[..., None], str | None] = {

@@ -135,18 +135,12 @@ def _print_info(source: str, core: int, whole: "Interactions", data: "Interactio
     name = f"{source}, {core}-core" if core else source
     sizes = _table("", "users", "items", "interactions", "density", right={1, 2, 3, 4})
     for title, shown in [("as given", whole), (f"{core}-core", data)][: 2 if core else 1]:
-        sizes.add_row(
-            title,
-            f"{shown.n_users:,}",
-            f"{shown.n_items:,}",
-            f"{len(shown):,}",
-            f"{100 * shown.density:.3f} %",
-        )
+        counts = (f"{count:,}" for count in (shown.n_users, shown.n_items, len(shown)))
+        sizes.add_row(title, *counts, f"{100 * shown.density:.3f} %")
     about = _table("", "", headed=False)
-    times = f"{facts['first']} to {facts['last']}" if facts["first"] else "none"
-    again = f"{facts['repeated_pairs']:,} ({facts['events']:,} rows in all)"
-    for row in (("times", times), ("pairs that repeat", again), ("fingerprint", facts["fingerprint"])):
-        about.add_row(*row)
+    about.add_row("times", f"{facts['first']} to {facts['last']}" if facts["first"] else "none")
+    about.add_row("pairs that repeat", f"{facts['repeated_pairs']:,} ({facts['events']:,} rows in all)")
+    about.add_row("fingerprint", facts["fingerprint"])
     spread = _table("interactions", *QUANTILES, "mean", right=set(range(1, 9)))
     for side in ("user", "item"):
         found = facts[f"interactions_per_{side}"]
