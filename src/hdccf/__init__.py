@@ -60,32 +60,7 @@ _MODULE_OF = {
     "Interactions": "hdccf.data.interactions",
 }
 
-__all__ = [
-    "HDCCF",
-    "Evaluation",
-    "FitOptions",
-    "HdccfError",
-    "Interactions",
-    "MostPopular",
-    "Random",
-    "Recommender",
-    "Split",
-    "World",
-    "__version__",
-    "evaluate",
-    "fit",
-    "global_time_split",
-    "k_core",
-    "leave_one_out",
-    "load",
-    "load_run",
-    "predefined_split",
-    "random_split",
-    "read",
-    "read_sql",
-    "resume",
-    "synthetic_world",
-]
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
