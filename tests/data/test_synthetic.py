@@ -327,17 +327,17 @@ def test_codes_of_finds_renumbered_users_and_items(small: World) -> None:
 
 def test_settings_that_cannot_be_are_refused(small: World) -> None:
     for changes, message in (
-        ({"exposure": 1.5}, "exposure=1.5 is impossible"),
-        ({"liked": 0.0}, "liked=0.0 is impossible"),
-        ({"drift": -1.0}, "drift=-1.0 is impossible"),
-        ({"n_users": 1}, "n_users=1 is too small"),
-        ({"n_items": 0}, "n_items=0 is too small"),
-        ({"seed": -1}, "seed=-1 is too small"),
+        ({"exposure": 1.5}, "exposure=1.5 is not possible: it should be"),
+        ({"liked": 0.0}, "liked=0.0 is not possible: it should be"),
+        ({"drift": -1.0}, "drift=-1.0 is not possible: it should be"),
+        ({"n_users": 1}, "n_users=1 is not possible: it should be"),
+        ({"n_items": 0}, "n_items=0 is not possible: it should be"),
+        ({"seed": -1}, "seed=-1 is not possible: it should be"),
         ({"n_users": 20, "n_items": 20}, "n_interactions=1,000 is too many for 20 users × 20 items"),
     ):
         with pytest.raises(ConfigError, match=message):
             synthetic_world(1_000, **changes)
-    with pytest.raises(ConfigError, match="n_interactions=0 is too small"):
+    with pytest.raises(ConfigError, match="n_interactions=0 is not possible: it should be"):
         synthetic_world(0)
     with pytest.raises(DataError, match="user codes run from -1"):
         small.liked([-1])

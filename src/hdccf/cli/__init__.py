@@ -106,7 +106,10 @@ def _explain(error: Exception) -> NoReturn:
         message = error.format_message()
         if not message:  # a group without a command: its help has been printed
             sys.exit(0)
-        _fail(f"{message} {_where_to_look(error)}", 2)
+        context = getattr(error, "ctx", None)
+        commands = ", ".join(getattr(getattr(context, "command", None), "commands", {}))
+        choices = f"Choose one of: {commands} " if commands and "command" in message else ""
+        _fail(f"{message} {choices}({getattr(context, 'command_path', 'hdccf')} --help explains)", 2)
     if isinstance(error, OSError):  # a full disk, a folder without permission
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 2)
     if isinstance(error, MemoryError):
@@ -116,16 +119,6 @@ def _explain(error: Exception) -> NoReturn:
         "and report what it prints)",
         1,
     )
-
-
-def _where_to_look(error: typer.TyperException) -> str:
-    """Which commands there are where one is unknown, and whose --help explains."""
-    context = getattr(error, "ctx", None)
-    if context is None:
-        return "(hdccf --help explains)"
-    commands = ", ".join(getattr(context.command, "commands", {}))
-    choices = f"Choose one of: {commands} " if commands and "command" in error.format_message() else ""
-    return f"{choices}({context.command_path} --help explains)"
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hdccf.config import EXPLAINED, REASONS, TOP_K
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     import polars as pl
@@ -57,8 +57,21 @@ def score(
     """Print f of pairs of a user and an item; many come as CSV, in the order of the file."""
     if (pairs is None) == (not pair) or (pair and len(pair) != 2):
         raise ConfigError("give one pair, as USER ITEM, or --pairs FILE with the columns user and item")
-    users, items = _read_pairs(pairs) if pairs is not None else ([(pair or [])[0]], [(pair or [])[1]])
-    found = load(run).score(users, items)
+    import polars as pl
+
+    try:
+        if pairs is None:
+            frame = pl.DataFrame([pair], schema=["user", "item"], orient="row")
+        elif pairs.suffix == ".parquet":
+            frame = pl.read_parquet(pairs)
+        else:
+            frame = pl.read_csv(pairs, infer_schema=False)  # an id with leading zeros stays what it is
+        frame = frame.select(pl.col("user", "item").cast(pl.String))
+    except (OSError, pl.exceptions.PolarsError) as cause:
+        raise ConfigError(
+            f"{pairs} cannot be read ({one_line(cause)}); give CSV or Parquet with the columns user and item"
+        ) from cause
+    found = load(run).score(frame["user"].to_list(), frame["item"].to_list())
     typer.echo(found.write_ndjson() if as_json else found.write_csv(), nl=False)
 
 
@@ -161,18 +174,3 @@ def print_table(rows: "pl.DataFrame", title: str) -> None:
     for row in rows.iter_rows(named=True):
         table.add_row(*(shown.get(name, "{}").format(value) for name, value in row.items()))
     Console().print(table)
-
-
-def _read_pairs(file: Path) -> tuple[list[str], list[str]]:
-    import polars as pl
-
-    try:
-        # As texts: an id with leading zeros stays what it is.
-        frame = pl.read_parquet(file) if file.suffix == ".parquet" else pl.read_csv(file, infer_schema=False)
-        frame = frame.select(pl.col("user", "item").cast(pl.String))
-    except (OSError, pl.exceptions.PolarsError) as cause:
-        what = " ".join(str(cause).split())[:120]
-        raise ConfigError(
-            f"{file} cannot be read ({what}); give CSV or Parquet with the columns user and item"
-        ) from cause
-    return frame["user"].to_list(), frame["item"].to_list()

@@ -287,7 +287,12 @@ class Interactions:
 
 def describe(data: Interactions, *, rows: int = 5) -> dict[str, Any]:
     """Plain figures, fit for a table or for JSON; `rows` says how many pairs are shown as examples."""
-    times = data.time_range
+    times, head = data.time_range, data.subset(np.arange(min(rows, len(data))))
+    shown = head.frame()
+    if head.titles is not None:
+        shown.insert_column(2, head.titles.gather(head.items).alias("title"))
+    if head.times is not None:
+        shown = shown.with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
     return {
         "users": data.n_users,
         "items": data.n_items,
@@ -299,7 +304,7 @@ def describe(data: Interactions, *, rows: int = 5) -> dict[str, Any]:
         "events": int(data.counts.sum()),
         "interactions_per_user": _spread(data.by_user.degrees),
         "interactions_per_item": _spread(data.by_item.degrees),
-        "rows": _first_rows(data, rows),
+        "rows": shown.to_dicts(),
         "fingerprint": data.fingerprint,
     }
 
@@ -311,16 +316,6 @@ def _spread(degrees: NDArray[np.int64]) -> dict[str, float]:
     found = np.quantile(degrees, list(QUANTILES.values()), method="lower")
     spread: dict[str, float] = {name: int(value) for name, value in zip(QUANTILES, found, strict=True)}
     return {**spread, "mean": round(float(degrees.mean()), 2)}
-
-
-def _first_rows(data: Interactions, rows: int) -> list[dict[str, Any]]:
-    head = data.subset(np.arange(min(rows, len(data))))
-    shown = head.frame()
-    if head.titles is not None:
-        shown.insert_column(2, head.titles.gather(head.items).alias("title"))
-    if head.times is not None:
-        shown = shown.with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    return shown.to_dicts()
 
 
 def align(parts: list[Interactions]) -> list[Interactions]:

@@ -66,10 +66,6 @@ class PairSampler:
     def _n_pairs(self) -> int:
         return int(self.graph.items_of.degrees[self._able].sum())
 
-    @cached_property
-    def _entries(self) -> Int64[Tensor, " able_pairs"]:
-        return self._pairs_of(self._able)
-
     def _pairs_of(self, users: Int64[Tensor, " u"]) -> Int64[Tensor, " n"]:
         return expand(self.graph.items_of.starts[users], self.graph.items_of.degrees[users])[1]
 
@@ -86,8 +82,9 @@ class PairSampler:
 
     def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
         everybody = self._n_pairs == self.graph.n_pairs
+        entries = None if everybody else self._pairs_of(self._able)
         for places in shuffled(self._n_pairs, self.batch_size, generator, self.least):
-            yield places if everybody else self._entries[places]
+            yield places if entries is None else entries[places]
 
     def _users_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
         users = self._able[torch.randperm(len(self._able), generator=generator)]

@@ -58,7 +58,7 @@ class World:
         return self.settings.n_items
 
     def __repr__(self) -> str:
-        asked = ", ".join(f"{name}={value}" for name, value in vars(self.settings).items())
+        asked = ", ".join(f"{name}={value}" for name, value in self.settings.model_dump().items())
         return f"World({self.interactions!r}, {asked})"
 
     # -- the truth about pairs -------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ def synthetic_world(
     >>> world = hdccf.synthetic_world(100_000, exposure=0.5, seed=1)
     >>> world.omega_items.mean()
     """
-    default_users = max(round(2 * max(n_interactions, 0) ** 0.6), n_interactions // 100)
-    default_items = round(10 * max(n_interactions, 0) ** 0.4)
+    default_users = max(2, round(2 * max(n_interactions, 0) ** 0.6), n_interactions // 100)
+    default_items = max(2, round(10 * max(n_interactions, 0) ** 0.4))
     settings = WorldSettings(
         n_users=default_users if n_users is None else n_users,
         n_items=default_items if n_items is None else n_items,

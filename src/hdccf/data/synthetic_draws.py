@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from hdccf.config import Options
 from hdccf.data.adjacency import IntArray, TimeArray
 from hdccf.data.splitmix import Words, key_of, mix, uniforms, words_at
 from hdccf.errors import ConfigError
@@ -21,45 +23,27 @@ Indices = NDArray[np.int64]
 
 # -- settings ------------------------------------------------------------------------------------------------
 
-_LEAST = {"n_interactions": 1, "n_users": 2, "n_items": 2, "dimensions": 2, "seed": 0, "exposure_seed": 0}
 
-
-@dataclass(frozen=True)
-class WorldSettings:
+class WorldSettings(Options):
     """What a world is made from; equal settings give equal worlds. `synthetic_world` has the defaults."""
 
-    n_users: int
-    n_items: int
-    n_interactions: int
+    n_users: int = Field(ge=2)
+    n_items: int = Field(ge=2)
+    n_interactions: int = Field(ge=1)
     """The expected number of observed pairs; the world has it to within 1 % + 4/√n."""
-    exposure: float
+    exposure: float = Field(ge=0, le=1)
     """0: every pair is exposed with the same probability; 1: by popularity (Zipf); between: its power."""
-    drift: float
+    drift: float = Field(ge=0, le=10)
     """How far tastes move in a user's time, in units of their strength; 0: a history's order says nothing."""
-    liked: float
+    liked: float = Field(gt=0, le=0.5)
     """The share of all pairs that are liked."""
-    strength: float
+    strength: float = Field(ge=0, le=10)
     """The standard deviation of personal taste in log-odds; 0: everyone likes the same."""
-    dimensions: int
+    dimensions: int = Field(ge=2)
     """The number of latent dimensions of taste."""
-    seed: int
-    exposure_seed: int
+    seed: int = Field(ge=0)
+    exposure_seed: int = Field(ge=0)
     """Who is shown what. Worlds that differ in this only have the same users, items and likes."""
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value < least:
-                raise ConfigError(f"{name}={value} is too small for a synthetic world; give at least {least}")
-        if not 0 <= self.exposure <= 1:
-            raise ConfigError(
-                f"exposure={self.exposure} is impossible; give 0 (constant) to 1 (by popularity)"
-            )
-        if not 0 < self.liked <= 0.5:
-            raise ConfigError(f"liked={self.liked} is impossible; give a share above 0 and up to 0.5")
-        for name in ("drift", "strength"):
-            if not 0 <= getattr(self, name) <= 10:
-                raise ConfigError(f"{name}={getattr(self, name)} is impossible; give a number from 0 to 10")
 
 
 # -- preferences ---------------------------------------------------------------------------------------------
@@ -300,7 +284,13 @@ def draw_histories(
         last = min(first + at_once, n_users)
         users, codes, gaps = _history(tastes, shown, first, last, key)
         degree = np.bincount(users - first, minlength=last - first)
-        days = joined[users] + stayed[users] * _shares_of_stay(gaps, degree)
+        # How much of the user's stay has passed at each pair: the gaps so far, of all the user's gaps.
+        passed, ends = np.cumsum(gaps), np.cumsum(degree)
+        before = np.concatenate(([0.0], passed))
+        begin, end = before[ends - degree], before[ends]
+        length = np.maximum(end - begin, 1e-12)
+        shares = (passed - np.repeat(begin, degree)) / np.repeat(length, degree)
+        days = joined[users] + stayed[users] * shares
         degrees.append(degree)
         items.append(codes.astype(np.int32))
         times.append(_OPENING + (days * 86_400).astype(np.int64) * _SECOND_IN_MICROSECONDS)
@@ -341,14 +331,3 @@ def density_of_moment(tilt: Floats, moment: float) -> Floats:
     a: Floats = np.maximum(np.abs(tilt), 1e-9)
     density: Floats = 2.0 * a * np.exp(np.where(tilt < 0, -moment, moment) * a - a) / -np.expm1(-2.0 * a)
     return density
-
-
-def _shares_of_stay(gaps: Floats, degree: Indices) -> Floats:
-    """How much of the user's stay has passed at each pair: the gaps so far, of all the user's gaps."""
-    passed = np.cumsum(gaps)
-    before = np.concatenate(([0.0], passed))
-    ends = np.cumsum(degree)
-    begin, end = before[ends - degree], before[ends]
-    length = np.maximum(end - begin, 1e-12)
-    shares: Floats = (passed - np.repeat(begin, degree)) / np.repeat(length, degree)
-    return shares

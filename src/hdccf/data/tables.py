@@ -99,10 +99,17 @@ def open_csv(path: Path, options: TextOptions, separator: str | None = None) -> 
         raise SourceError(f"quote={options.quote!r} is no quotation mark; give one character, or '' for none")
     file = _Csv(path, options, separator)
     first, *others = islice((fields for _, fields in file.rows() if fields), 2)
-    file.header = _has_header(first, path) if options.header is None else options.header
+    holds_values = any(_NUMBER_OR_TIME.fullmatch(name) for name in first)
+    file.header = not holds_values if options.header is None else options.header
+    if options.header is None and holds_values:
+        note(f"{path}: its first line holds values, so it has no header; else give header=True (--header)")
     if file.header and not others:
         raise SourceError(f"{path} has a header and no rows; give a file with rows of user and item")
-    file.names = _unique_names(first) if file.header else [str(number + 1) for number in range(len(first))]
+    file.names = []
+    for number, name in enumerate(map(str.strip, first), start=1):
+        # One that is missing or repeated gets its number, so that each can be asked for.
+        is_plain = name and name not in file.names
+        file.names.append((name if is_plain else f"{name}#{number}") if file.header else str(number))
     return OpenTable(str(path), file.names, file.fetch, None if file.header else first, typed=False)
 
 
@@ -110,7 +117,7 @@ class _Csv:
     """A file of fields. An empty quotation mark means that there is none."""
 
     header: bool
-    names: Sequence[str]
+    names: list[str]
 
     def __init__(self, path: Path, options: TextOptions, separator: str | None) -> None:
         text = read_text(path, options.encoding)
@@ -223,21 +230,6 @@ class _Csv:
                 f"{self.path}, line {start + len(seen)}: {byte} is not UTF-8; give the encoding, for example "
                 f"encoding='{likely}' (--encoding {likely})"
             ) from cause
-
-
-def _has_header(first: Sequence[str], path: Path) -> bool:
-    if not any(_NUMBER_OR_TIME.fullmatch(name) for name in first):
-        return True
-    note(f"{path}: its first line holds values, so it has no header; else give header=True (--header)")
-    return False
-
-
-def _unique_names(names: Sequence[str]) -> list[str]:
-    """The header's names; one that is missing or repeated gets its number, so that each can be asked for."""
-    unique: list[str] = []
-    for number, name in enumerate(map(str.strip, names), start=1):
-        unique.append(name if name and name not in unique else f"{name}#{number}")
-    return unique
 
 
 # -- JSON Lines ----------------------------------------------------------------------------------------------
