@@ -75,18 +75,18 @@ class PairSampler:
                 f"{self._n_pairs} training pairs are of users who have not had every item, and these "
                 f"negatives need {self.least}; add items, or take another sampler"
             )
-        for chosen in self._users_by_turns(generator) if self.by_user else self._pairs_by_turns(generator):
+        for chosen in self._entries(generator):
             # Much faster than an index in brackets, which is made for any number of axes.
             users, items = self.graph.users_at(chosen), self.graph.items_of.at(chosen)
             yield PairBatch(users, items, self.weights.index_select(0, chosen))
 
-    def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
-        everybody = self._n_pairs == self.graph.n_pairs
-        entries = None if everybody else self._pairs_of(self._able)
-        for places in shuffled(self._n_pairs, self.batch_size, generator, self.least):
-            yield places if entries is None else entries[places]
-
-    def _users_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+    def _entries(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+        """The places in `items_of.flat` of each batch's pairs."""
+        if not self.by_user:
+            entries = self._pairs_of(self._able)
+            for places in shuffled(self._n_pairs, self.batch_size, generator, self.least):
+                yield entries[places]
+            return
         users = self._able[torch.randperm(len(self._able), generator=generator)]
         ends = self.graph.items_of.degrees[users].cumsum(0)
         n_batches = len(self)
@@ -374,12 +374,7 @@ def draw_columns(
     rest = n_items - len(certain)
     drawn_size = min(rest, max(size - len(certain), len(certain)))
     ranks = distinct_below(rest, drawn_size, generator)
-    if 4 * drawn_size > rest:
-        drawn = torch.from_numpy(np.flatnonzero(~marks)[ranks.numpy()])
-    else:
-        # The r-th of the others is r and the number of certain ones with at most r others below them.
-        others_below = certain - torch.arange(len(certain))
-        drawn = ranks + torch.searchsorted(others_below, ranks, right=True)
+    drawn = torch.from_numpy(np.flatnonzero(~marks)[ranks.numpy()])
     inclusion = torch.ones(len(certain) + drawn_size)
     if drawn_size:
         inclusion[len(certain) :] = rest / drawn_size
