@@ -258,9 +258,7 @@ DATASETS: dict[str, Dataset] = {
         statistics=Statistics(25_677, 25_815, 731_671, measured=False),
         sources=(
             _source(
-                "eals",
-                Delimited(("yelp.rating",), _TABS),
-                f"{_GITHUB}/hexiangnan/sigir16-eals/master/data",
+                "eals", Delimited(("yelp.rating",), _TABS), f"{_GITHUB}/hexiangnan/sigir16-eals/master/data"
             ),
         ),
     ),

@@ -154,10 +154,7 @@ class Graph:
             raise DataError(
                 "there are no training pairs; give interactions, or a split that leaves some for training"
             )
-        return cls(
-            Neighbours.of(train.by_user, train.n_items),
-            Neighbours.of(train.by_item, train.n_users),
-        )
+        return cls(Neighbours.of(train.by_user, train.n_items), Neighbours.of(train.by_item, train.n_users))
 
     def to(self, device: torch.device) -> "Graph":
         """The same on a device, so that what draws from it can stand beside a model there."""
@@ -233,10 +230,7 @@ class Spread(Protocol):
 
 
 def pairs_between(
-    nodes: Int64[Tensor, " b"],
-    columns: Int64[Tensor, " c"],
-    forwards: Neighbours,
-    backwards: Neighbours,
+    nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"], forwards: Neighbours, backwards: Neighbours
 ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
     """The positions in `nodes` and in distinct `columns` of every pair between them, in any order.
 

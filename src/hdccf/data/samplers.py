@@ -113,13 +113,9 @@ class InBatchSampler:
             raise ConfigError("in-batch negatives need at least two training pairs; this data has one")
         for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator):
             users, items = self.graph.users_at(chosen), self.graph.items_of.at(chosen)
-            yield InBatch(
-                users,
-                items,
-                self.weights[chosen],
-                self._side(users, self.graph.items_of, self.graph.users_of, generator),
-                self._side(items, self.graph.users_of, self.graph.items_of, generator),
-            )
+            item_side = self._side(users, self.graph.items_of, self.graph.users_of, generator)
+            user_side = self._side(items, self.graph.users_of, self.graph.items_of, generator)
+            yield InBatch(users, items, self.weights[chosen], item_side, user_side)
 
     def _side(
         self,
@@ -151,14 +147,14 @@ class UniformSampler:
         items_of, users_of = self.graph.items_of, self.graph.users_of
         for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator, least=1):
             users, items = self.graph.users_at(chosen), items_of.at(chosen)
-            yield SampledBatch(
-                users,
-                items,
-                self.weights[chosen],
-                items_of.draw_others(users, self.negatives, generator),
-                users_of.draw_others(items, self.negatives, generator),
+            negative_items = items_of.draw_others(users, self.negatives, generator)
+            negative_users = users_of.draw_others(items, self.negatives, generator)
+            neighbours = (
                 items_of.draw(users, self.neighbours, generator),
                 users_of.draw(items, self.neighbours, generator),
+            )
+            yield SampledBatch(
+                users, items, self.weights[chosen], negative_items, negative_users, *neighbours
             )
 
 
@@ -205,17 +201,8 @@ class BlockSampler(UserBlocks):
             rows, items, entries = self.graph.items_of.within(users, None)
             columns, inclusion = block_columns(items, self.graph.n_items, self.block_items, generator)
             places = places_in(items, columns, self.graph.n_items)  # all of them are there
-            yield Block(
-                users,
-                columns,
-                inclusion,
-                rows,
-                places,
-                rows,
-                places,
-                self.weights.index_select(0, entries),
-                None,
-            )
+            weights = self.weights.index_select(0, entries)
+            yield Block(users, columns, inclusion, rows, places, rows, places, weights, None)
 
 
 @dataclass(frozen=True)
@@ -265,16 +252,9 @@ class PoolSampler(UserBlocks):
             rows, items, entries = self.graph.items_of.within(users, None)
             places = places_in(items, columns, n_items)
             hits = (places >= 0).nonzero().squeeze(1)
-            yield Pool(
-                users,
-                columns,
-                inclusion,
-                rows.index_select(0, hits),
-                places.index_select(0, hits),
-                rows,
-                items,
-                self.weights.index_select(0, entries),
-            )
+            observed = rows.index_select(0, hits), places.index_select(0, hits)
+            weights = self.weights.index_select(0, entries)
+            yield Pool(users, columns, inclusion, *observed, rows, items, weights)
 
 
 @dataclass(frozen=True)
@@ -324,18 +304,10 @@ def _block_of_next_items(
     place = (entries - after[rows]).to(sampler.weights.dtype)
     positives = items_of.at(entries)
     columns, inclusion = block_columns(positives, graph.n_items, sampler.block_items, generator)
-    observed_rows, observed_columns, _ = items_of.within(users, columns)
-    return Block(
-        users,
-        columns,
-        inclusion,
-        observed_rows,
-        observed_columns,
-        rows,
-        places_in(positives, columns, graph.n_items),
-        torch.exp2(-place / sampler.ahead_half_life) * sampler.weights[entries],
-        history,
-    )
+    seen_rows, seen_columns, _ = items_of.within(users, columns)
+    places = places_in(positives, columns, graph.n_items)
+    weights = torch.exp2(-place / sampler.ahead_half_life) * sampler.weights[entries]
+    return Block(users, columns, inclusion, seen_rows, seen_columns, rows, places, weights, history)
 
 
 # -- columns of a block --------------------------------------------------------------------------------------

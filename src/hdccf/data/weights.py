@@ -57,10 +57,7 @@ def weights_of(settings: PositiveSettings, train: Interactions) -> Float32[Tenso
 def weighted_histories(train: Interactions, settings: RecencySettings) -> sparse.csr_array:
     """Users × items, each pair as much as it counts when predicting."""
     weights = positive_weights(
-        train,
-        half_life=settings.recency_half_life,
-        floor=settings.recency_floor,
-        unit=settings.recency_unit,
+        train, half_life=settings.recency_half_life, floor=settings.recency_floor, unit=settings.recency_unit
     )
     return sparse.csr_array(
         (weights.numpy(), train.items, train.by_user.starts), shape=(train.n_users, train.n_items)
