@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import torch._dynamo  # noqa: F401
 
 import hdccf
-import hdccf.kernels.adam_numba
 import hdccf.kernels.embedding_numba
-import hdccf.kernels.negatives_numba
 import hdccf.kernels.pairwise_numba
 from hdccf.config import FitOptions, TrainingSettings
 from hdccf.data.split import predefined_split

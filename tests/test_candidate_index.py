@@ -161,13 +161,8 @@ def test_items_that_nobody_has_had_lead_no_search_astray(similarity: Similarity)
     assert Index(scorer).recall > 0.9
 
 
-@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("name", sorted(SIMILARITIES))
-def test_one_user_gets_what_they_get_among_many(
-    name: str, large: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if large:  # as of a table that the caches do not hold
-        monkeypatch.setattr("hdccf.models.base._WITHIN_CACHES", 0)
+def test_one_user_gets_what_they_get_among_many(name: str) -> None:
     scorer = scorer_of(SIMILARITIES[name])
     scorer.users.embedding[3] = 0.0  # nobody's direction
     had = seen(0.3)
@@ -192,16 +187,6 @@ def test_one_user_gets_through_the_index_what_they_get_among_many(name: str) -> 
         torch.testing.assert_close(alone.scores[0], everybody.scores[row])
         torch.testing.assert_close(scorer.score_rows(alone.rows, alone.items), alone.scores)
         assert not had.contains(torch.full((9,), row), alone.items[0]).any()
-
-
-def test_one_user_who_has_had_nearly_everything_still_gets_what_is_left() -> None:
-    scorer, wanted = scorer_of(Dot()), Wanted(15, seen(0.99), None)
-    index = Index(scorer)
-    for row in range(N_USERS):
-        exact, found = (
-            together(best(scorer, torch.tensor([row]), wanted)) for best in (exact_best, index.best)
-        )
-        assert found.scores.equal(exact.scores)
 
 
 def test_items_too_short_for_anybody_are_not_looked_at() -> None:
@@ -236,6 +221,6 @@ def test_items_are_scanned_from_the_best_liked_on(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", ["cosine", "dot", "popular"])
 def test_products_of_points_are_the_scores(name: str) -> None:
     scorer = scorer_of(SIMILARITIES[name])
-    for rows in (torch.tensor([4]), torch.tensor([3, 0, 11])):
-        products = index_module._points_of(scorer, rows) @ index_module._item_points(scorer).T
-        torch.testing.assert_close(torch.from_numpy(products), scorer.score_block(rows))
+    users, items = scorer.users.embedding, scorer.items.embedding
+    products = scorer.similarity.user_points(users) @ scorer.similarity.item_points(items).T
+    torch.testing.assert_close(products, scorer.score_block(torch.arange(N_USERS)))

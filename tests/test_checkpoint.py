@@ -136,6 +136,8 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
     checkpoint.save(good, some_tensors(), {})
     cut = tmp_path / "cut"
     cut.write_bytes(good.read_bytes()[:-5])
+    flipped = tmp_path / "flipped"
+    flipped.write_bytes(good.read_bytes()[:-5] + bytes([good.read_bytes()[-5] ^ 1]) + good.read_bytes()[-4:])
     other = tmp_path / "other"
     safetensors.torch.save_file({"a": torch.zeros(1)}, other)
     newer = tmp_path / "newer"
@@ -147,6 +149,7 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "none", "does not exist"),
         (cut, "is damaged"),
+        (flipped, "is damaged: its tensors are not those that were written; train again"),
         (text, "is damaged"),
         (other, "is not a checkpoint of hdccf"),
         (newer, "has format version 9; this hdccf reads 1"),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hdccf.kernels import embedding
 from hdccf.kernels.embedding import can_look_up, looked_up_dots
-from hdccf.models.factors import Factors
+from hdccf.models.factorization import Factors
 
 
 def case(dim: int = 7) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -134,3 +134,15 @@ def test_json_is_readable_and_strict(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(path, {"loss": float("nan")})
     assert path.read_text(encoding="utf-8").startswith('{\n  "name"')
+
+
+def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    def write() -> None:
+        with atomic_directory(tmp_path / "run") as folder:
+            (folder / "mine").write_text("mine")
+            (tmp_path / "run").mkdir()
+
+    with pytest.raises(HdccfError, match="was created by another process meanwhile; choose another folder"):
+        write()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    assert not list((tmp_path / "run").iterdir())

@@ -15,13 +15,13 @@ from hdccf.data.split import Split, leave_one_out, predefined_split
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
+from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
-from hdccf.models.fold_in import ContrastiveRows, Frozen, PairRows, ScoredRows, by_autograd, solve
+from hdccf.models.fold_in import ContrastiveRows, PairRows, ScoredRows, solve
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
 from hdccf.recommend.recommender import Recommender
-from hdccf.similarity import Cosine, Dot, Similarity, Vectors
 from hdccf.training.fit import fit
 from small_world import assert_equal
 from training import quick
@@ -187,37 +187,11 @@ def test_the_contrastive_loss_of_new_rows_is_equation_14_without_users(
     assert_equal(loss(scored), expected)
 
 
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("size", [None, 7.0])
-@pytest.mark.parametrize("similarity", [Cosine(), Dot()])
-def test_the_gradient_written_out_is_the_recorded_one(
-    similarity: Similarity, size: float | None, masked: bool
-) -> None:
-    draw = torch.Generator().manual_seed(1)
-    mine, opposite = (torch.randn(n, 4, generator=draw, dtype=torch.float64) for n in (3, 6))
-    # Row 2 is paired with every column, so that with a mask no negative is left to it.
-    rows, places = torch.tensor([0, 0, 1, *[2] * 6]), torch.tensor([1, 4, 0, *range(6)])
-    columns, log_inclusion, log_weights = torch.arange(6), torch.randn(6).double(), torch.randn(6).double()
-    shares = torch.rand(9, generator=draw, dtype=torch.float64)
-    loss = ContrastiveRows(log_weights, 0.3, 0.7, 0.0, -1.0, size, masked)
-
-    def scored(x: Vectors) -> ScoredRows:
-        scores = similarity.all_pairs(x, Vectors(opposite, opposite))
-        return ScoredRows(scores, rows, places, log_inclusion, columns)
-
-    recorded = by_autograd(lambda x: (loss(scored(x)) * shares).sum())([mine])[0]
-    written = loss.gradient(similarity, opposite, scored(Vectors(mine, mine)), shares)
-    assert written is not None
-    torch.testing.assert_close(written([mine])[0], recorded, rtol=1e-9, atol=1e-12)
-    assert recorded[:2].abs().min() > 1e-6
-
-
 @pytest.mark.parametrize("name", ["bpr", "pointwise"])
 def test_pairs_meet_every_unobserved_column_as_often_as_it_would_be_drawn(name: str) -> None:
     scored, observed = small_scored(1)
     chances = torch.tensor([1.0, 3.0, 2.0, 1.0, 0.5], dtype=torch.float64)
-    named = PairRows.named(name)
-    loss = PairRows(named.loss, 4, chances.log(), 0.0)
+    loss = PairRows(PAIR_LOSSES[name], 4, chances.log(), 0.0)
     f = scored.scores.tolist()
     stands_for = (chances * scored.log_inclusion.exp()).tolist()
     expected = []
@@ -249,7 +223,7 @@ def test_large_catalogues_are_solved_against_a_draw(world: Split, monkeypatch: p
     fitted = fit(world, settings)
     whole = fitted.model.users_from(world.train)
     monkeypatch.setattr("hdccf.models.fold_in.COLUMNS", 40)
-    monkeypatch.setattr("hdccf.models.fold_in._ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(ContrastiveRows, "rows_at_once", 1)
     drawn = fitted.model.users_from(world.train)
     assert not drawn.score_block(torch.arange(9)).equal(whole.score_block(torch.arange(9)))
     assert ndcg(drawn, world) > 0.85 * ndcg(whole, world)
@@ -274,8 +248,7 @@ def test_rows_without_pairs_have_no_vector(world: Split) -> None:
     assert isinstance(model, PairModel)
     assert isinstance(known, VectorScorer)
     events = interactions([(0, 3), (2, 5)], n_users=4, n_items=60)
-    frozen = Frozen(known.similarity, known.items, known.users, opposite_is_right=True)
-    solved = solve(frozen, PairRows(model.loss, 1, None, 0.0), events, torch.ones(2))
+    solved = solve(known, PairRows(model.loss, 1, None, 0.0), events, torch.ones(2), of_users=True)
     assert solved.embedding[[1, 3]].eq(0).all()
     assert solved.embedding[[0, 2]].ne(0).any(1).all()
 

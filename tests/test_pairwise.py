@@ -183,13 +183,22 @@ def test_threads_work_without_gradients_and_in_inference_mode(monkeypatch: pytes
 
 
 def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise ImportError
+    monkeypatch.setitem(sys.modules, "hdccf.kernels.pairwise_numba", None)
+    monkeypatch.delattr("hdccf.kernels.pairwise_numba", raising=False)
+    pairwise._kernels.cache_clear()
+    try:
+        assert not pairwise.can_compile(torch.zeros(2, 2), 1 << 30)
+    finally:
+        pairwise._kernels.cache_clear()
 
-    pairwise._installed.cache_clear()
-    monkeypatch.setattr(pairwise, "_kernels", missing)
-    assert not pairwise.can_compile(torch.zeros(2, 2), 1 << 30)
-    pairwise._installed.cache_clear()
+
+@pytest.mark.parametrize("parts", [0, 1, 2, 7, 20])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_each_part_is_worked_on_once_and_in_order(parts: int, threads: int) -> None:
+    results = pairwise.share(list, range(parts), threads)
+    assert [part for result in results for part in result] == list(range(parts))
+    sizes = [len(result) for result in results]
+    assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize(("m", "n"), [(0, 3), (3, 0)])

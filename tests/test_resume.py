@@ -204,9 +204,10 @@ def test_after_kill_9_at_a_random_moment_it_ends_as_if_nothing_had_happened(
     assert_same_runs(whole, tmp_path / "run")
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_and_says_how_to_go_on(whole: Path, tmp_path: Path, number: int) -> None:
     process = started(tmp_path / "run")
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, message = process.communicate(timeout=60)
     assert process.returncode == 1
     last = message.splitlines()[-1]
@@ -217,6 +218,21 @@ def test_ctrl_c_saves_and_says_how_to_go_on(whole: Path, tmp_path: Path) -> None
 
 
 # -- what cannot go on ---------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path: Path) -> None:
+    process = started(tmp_path / "run")
+    try:
+        refused = r"^another process is writing into .*run; wait for it, or choose another --out$"
+        with pytest.raises(RunError, match=refused):
+            resume(tmp_path / "run")
+        with pytest.raises(RunError, match=refused):
+            fit(small_split(), quick(), out=tmp_path / "run")
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+    # The lock of a dead process blocks nobody.
+    resume(tmp_path / "run")
 
 
 def test_a_run_that_diverged_says_so_again(tmp_path: Path) -> None:
@@ -247,7 +263,7 @@ def test_a_folder_that_is_damaged_or_none_is_told_in_one_line(
         resume(tmp_path / "run")
     latest.write_bytes(good)
     (tmp_path / "run" / "best.safetensors").unlink()
-    with pytest.raises(RunError, match="is gone, and with it the best weights so far"):
+    with pytest.raises(RunError, match=r"best weights beside .* are gone; train again"):
         resume(tmp_path / "run")
     (tmp_path / "run" / "best.safetensors").write_bytes(best)
     resume(tmp_path / "run")

@@ -1,6 +1,7 @@
 """A run's folder: what is in it, that it opens again, and what is said of one that is damaged."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 from graphs import small_split
 from hdccf.config import FitOptions
 from hdccf.errors import ConfigError, HdccfError, RunError
+from hdccf.files import locked
+from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.recommender import load_run
-from hdccf.recommend.run_folder import RunFolder, free_folder
-from hdccf.training.fit import fit
+from hdccf.recommend.run_folder import RunFolder, facts_of, free_folder
+from hdccf.training.fit import fit, resume
 from training import quick
 
 
@@ -179,7 +182,7 @@ def test_a_folder_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("hdccf.recommend.run_folder._environment", die)
     with pytest.raises(KeyboardInterrupt):
         fit(small_split(), quick(), out=tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".run.lock"]
 
 
 def test_what_cannot_be_trained_leaves_no_folder(tmp_path: Path) -> None:
@@ -208,3 +211,57 @@ def test_the_next_free_name(tmp_path: Path) -> None:
 def test_impossible_options_are_told_in_one_line(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"^{next(iter(values))}=.* is not possible: it should be"):
         FitOptions(**values)
+
+
+def test_edited_settings_do_not_meet_the_old_weights(trained: Path, tmp_path: Path) -> None:
+    edited = tmp_path / "edited"
+    shutil.copytree(trained, edited)
+    config = json.loads((edited / "run.json").read_text(encoding="utf-8"))
+    config["settings"]["temperature"] = 0.5
+    (edited / "run.json").write_text(json.dumps(config), encoding="utf-8")
+    for use in (load_run, resume):
+        with pytest.raises(RunError, match=r"written with other settings than .*; restore run.json, or"):
+            use(edited)
+
+
+def test_weights_that_are_no_numbers_are_refused(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    run = RunFolder.open(tmp_path / "run")
+    tensors, facts = run.load_tensors(run.best)
+    tensors["items.embedding"][0, 0] = float("nan")
+    run.save_tensors(run.best, tensors, facts)
+    with pytest.raises(RunError, match=r"weights that are no finite numbers; train again$"):
+        load_run(tmp_path / "run")
+
+
+def test_temporaries_of_a_killed_write_are_removed(tmp_path: Path) -> None:
+    left = [tmp_path / ".run.tmp-x1", tmp_path / "run" / ".best.safetensors.tmp-x2"]
+    for folder in (tmp_path / ".run.tmp-x1", tmp_path / "run"):
+        folder.mkdir()
+    left[1].write_text("half")
+    with locked(tmp_path / "run", RunError):
+        assert not any(path.exists() for path in left)
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept"),
+    [
+        ("postgresql://shop:hunter2@db.example/shop", "postgresql://***@db.example/shop"),
+        ("postgresql://shop:hun@ter2@db/shop", "postgresql://***@db/shop"),
+        ("postgresql://shop:hun/ter2@db/shop", "postgresql://***@db/shop"),
+        ("postgresql://db/shop?user=x&password=hunter2", "postgresql://db/shop?user=x&password=***"),
+        ("postgresql://db/shop?PASSWORD=hunter2&a=1", "postgresql://db/shop?PASSWORD=***&a=1"),
+        ("postgresql://db/shop?sslkey=hunter2", "postgresql://db/shop?sslkey=***"),
+        ("sqlite:///shop.db", "sqlite:///shop.db"),
+        ("orders@home.csv", "orders@home.csv"),
+    ],
+)
+def test_no_password_is_kept_in_a_run(uri: str, kept: str, tmp_path: Path) -> None:
+    fit(small_split(), MODELS["most-popular"].settings(), out=tmp_path / "run", about={"source": uri})
+    assert RunFolder.open(tmp_path / "run").config["data"]["source"] == kept
+    for file in (tmp_path / "run").rglob("*.json"):
+        assert "ter2" not in file.read_text(encoding="utf-8")
+    # A run of an earlier version, which kept it.
+    text = (tmp_path / "run" / "run.json").read_text(encoding="utf-8")
+    (tmp_path / "run" / "run.json").write_text(text.replace(kept, uri), encoding="utf-8")
+    assert facts_of(RunFolder.open(tmp_path / "run"))["source"]["source"] == kept

@@ -14,8 +14,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR, SSM
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.models.layers import Table
-from hdccf.models.spectral import spectral_vectors, start_spectral
+from hdccf.models.layers import Table, spectral_vectors, start_spectral
 
 
 @pytest.fixture(autouse=True)

@@ -132,6 +132,14 @@ def test_the_weights_that_answer_are_those_of_the_best_epoch(tmp_path: Path) -> 
     assert equal(fitted, shorter)
 
 
+def test_of_equal_epochs_the_first_is_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hdccf.evaluation.ranking.Ranker.measure", lambda *_: {"sampled": {"ndcg@10": 0.5}})
+    fit(small_split(), quick(epochs=9, patience=2), out=tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text(encoding="utf-8"))
+    assert result["best_epoch"] == 1
+    assert [record["epoch"] for record in RunFolder.open(tmp_path / "run").metrics()] == [1, 2, 3]
+
+
 def test_training_stops_after_so_many_evaluations_without_a_new_best(tmp_path: Path) -> None:
     for every, patience in ((1, 3), (2, 2)):
         settings = quick(epochs=60, patience=patience, evaluate_every=every, learning_rate=0.2)

@@ -5,6 +5,7 @@ that one rename makes both current.
 """
 
 import errno
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +26,11 @@ _HEADER = "hdccf"
 
 def save(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
     """Writes `path` anew; where that fails what was there before is still there."""
-    # One entry, as safetensors writes several in an order of its own: equal content gives equal files.
-    header = {_HEADER: json.dumps({"version": FORMAT_VERSION, "facts": facts}, allow_nan=False)}
     # A copy each: safetensors refuses two names for one memory.
     own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    about = {"version": FORMAT_VERSION, "facts": facts, "sha256": _checksum(own)}
+    # One entry, as safetensors writes several in an order of its own: equal content gives equal files.
+    header = {_HEADER: json.dumps(about, allow_nan=False)}
     with explained(path), atomic_file(path) as temporary:
         save_file(own, temporary, metadata=header)
 
@@ -61,12 +63,22 @@ def load(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tens
         ) from cause
     try:
         about = json.loads(header[_HEADER])
-        version, facts = about["version"], about["facts"]
+        version, facts, checksum = about["version"], about["facts"], about.get("sha256")
     except (KeyError, TypeError, ValueError) as cause:
         raise RunError(f"{path} is not a checkpoint of hdccf; give the folder of a run") from cause
     if version != FORMAT_VERSION:
         raise RunError(f"{path} has format version {version}; this hdccf reads {FORMAT_VERSION}: train again")
+    if _checksum({name: tensor.cpu() for name, tensor in tensors.items()}) != checksum:
+        raise RunError(f"{path} is damaged: its tensors are not those that were written; train again")
     return tensors, facts
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tuple(tensors[name].shape)} {tensors[name].dtype};".encode())
+        digest.update(tensors[name].contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def fill(model: Any, tensors: dict[str, Tensor], path: Path) -> None:

@@ -164,27 +164,32 @@ class TrainingDisplay:
 
 
 class Interruptible:
-    """True once Ctrl-C was pressed; a second one stops at once. Outside the main thread nothing is caught."""
+    """True once Ctrl-C, SIGTERM or SIGHUP came; a second one stops at once.
+
+    Clusters send SIGTERM before they take a machine away. Outside the main thread nothing is caught.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self._pressed = False
-        self._before: Any = None
+        self._received = False
+        self._before: dict[int, Any] = {}
 
     def __bool__(self) -> bool:
-        return self._pressed
+        return self._received
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._press)
+            self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def _press(self, number: int, frame: FrameType | None) -> None:
-        if self._pressed:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._received:
             raise KeyboardInterrupt
-        self._pressed = True
+        self._received = True

@@ -4,6 +4,7 @@ The command line prints the message on one line and exits with 2; a library user
 for all of it or a branch for a part.
 """
 
+import re
 from importlib.util import find_spec
 
 
@@ -48,3 +49,14 @@ def needs_ray(what: str) -> None:
 def one_line(text: object) -> str:
     """A message without line ends, fit for the inside of another; the type's name where it says nothing."""
     return " ".join(str(text).split()) or type(text).__name__
+
+
+def without_secrets(uri: str) -> str:
+    """A URI without its user info, and without the values of query parameters that may be secret.
+
+    >>> without_secrets("postgresql://shop:p@ss@host/db?sslmode=require&password=x")
+    'postgresql://***@host/db?sslmode=require&password=***'
+    """
+    uri = re.sub(r"://[^?#]*@", "://***@", uri)
+    named = r"([?&][^=&#]*(?:pass|pwd|secret|token|key|credential)[^=&#]*=)[^&#]*"
+    return re.sub(named, r"\1***", uri, flags=re.IGNORECASE)

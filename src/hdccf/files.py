@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from hdccf.errors import HdccfError
+
+TEMPORARY = ".tmp-"
+"""Part of the name of a file or folder that is being written."""
 
 
 @contextmanager
@@ -20,7 +25,7 @@ def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             f"{path} exists; choose another name, or replace it with overwrite=True (--overwrite)"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}{TEMPORARY}", dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -41,16 +46,18 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
             f"{path} exists; choose another folder, or replace it with overwrite=True (--overwrite)"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}", dir=path.parent))
     try:
         yield temporary
         for written in sorted(temporary.rglob("*")):
             _flush_to_disk(written)
         temporary.chmod(0o777 & ~_umask())
+        if path.exists() and not overwrite:
+            raise HdccfError(f"{path} was created by another process meanwhile; choose another folder")
         if path.exists():
             # A rename cannot replace a folder that is not empty: the old one steps aside first, and comes
             # back if the new one cannot take its place.
-            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}old-", dir=path.parent))
             path.replace(aside)
             try:
                 temporary.replace(path)
@@ -63,6 +70,31 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         _flush_to_disk(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
+    """Lets one process at a time write into a folder; a second one is refused at once.
+
+    The lock is a file beside the folder, which may not exist yet. The system releases it when its process
+    ends, however it ends.
+    """
+    lock = FileLock(folder.parent / f".{folder.name}.lock", timeout=0)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as cause:
+        message = f"another process is writing into {folder}; wait for it, or choose another --out"
+        raise error(message) from cause
+    except OSError as cause:
+        raise error(f"{folder} could not be written ({cause}); check the folder") from cause
+    # What a killed process left of its writes.
+    for left in [*folder.glob(f".*{TEMPORARY}*"), *folder.parent.glob(f".{folder.name}{TEMPORARY}*")]:
+        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,15 +1,18 @@
 """`hdccf evaluate` and `hdccf compare` on real runs, from the arguments to what is printed and kept."""
 
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 
 import hdccf
 from command_line import call, error_of
 from hdccf.data.interactions import Interactions
 from hdccf.evaluation import Evaluation
+from hdccf.recommend.run_folder import RunFolder
 
 
 def events(seed: int) -> Interactions:
@@ -122,10 +125,19 @@ def test_a_kept_evaluation_is_used_until_something_changes(
     assert not asked
     assert call("compare", *both, "--seed", "1") == 0
     assert len(asked) == 2
-    weights = Path(runs["random"]) / "best.safetensors"
-    weights.write_bytes((Path(runs["random again"]) / "best.safetensors").read_bytes())
+    run = RunFolder.open(runs["random"])
+    run.save_tensors(run.best, {"salt": torch.tensor(7)}, {"epoch": 0})
     assert call("compare", *both, "--seed", "1") == 0
     assert len(asked) == 3
+
+
+def test_weights_of_another_seed_are_refused(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    mixed = tmp_path / "mixed"
+    shutil.copytree(runs["random"], mixed)
+    shutil.copy(Path(runs["random again"]) / "best.safetensors", mixed)
+    assert "best.safetensors was written with other settings" in error_of(capsys, "evaluate", str(mixed))
 
 
 def test_what_is_refused(runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from hdccf.models.svdpp import SVDpp
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.rng import generator_for
 from hdccf.training.loop import Loop, Validator
-from hdccf.training.state import NullStore
+from hdccf.training.state import CheckpointStore
 from hdccf.training.telemetry import Board
 
 _SMALL: dict[str, Any] = {"embedding_dim": 4, "init_std": 1.0}
@@ -188,7 +188,7 @@ def trained(
     return [{**record, "seconds": 0} for record in log.records]
 
 
-class _Log(NullStore):
+class _Log(CheckpointStore):
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hdccf.models.factors import Factors
+from hdccf.models.factorization import Factors
 from hdccf.models.pairs import PairScores
 
 

@@ -443,6 +443,10 @@ def test_users_of_attention_are_as_of_the_end_of_their_history_and_nobody_withou
 def test_heads_that_cannot_share_the_vector_are_refused() -> None:
     with pytest.raises(ConfigError, match="attention_heads=3 cannot share 64 dimensions"):
         HDCCF(history_encoder="attention", attention_heads=3, embedding_dim=64)
+    with pytest.raises(ConfigError, match="encodes histories; set user_vector to history or auto"):
+        HDCCF(history_encoder="attention", user_vector="free")
+    with pytest.raises(ConfigError, match=r"history_encoder='attention' needs times, "):
+        HDCCF(history_encoder="attention").resolved(random_interactions(0, timed=False))
     with pytest.raises(ConfigError, match="set factors to shared"):
         HDCCF(history_encoder="attention", similarity="modulated", factors="separate")
 

@@ -13,7 +13,7 @@ from hdccf.config import FitOptions
 from hdccf.data.batches import Pool
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import PoolSampler
-from hdccf.losses import pool as pool_losses
+from hdccf.losses import block as pool_losses
 from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF

@@ -10,21 +10,22 @@ from torch import Tensor
 from graphs import interactions, random_interactions
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.models.factors import BiasedFactors
+from hdccf.models.factorization import BiasedFactors
 from hdccf.models.irgan import IRGAN, IRGANGenerator, IRGANModel, Proposals, proposal_ratio, reward
 from hdccf.models.negatives import Request
+from hdccf.models.settings import IRGANGeneratorSettings
 
 PAIRS = [(0, 0), (0, 3), (1, 1), (1, 2), (1, 4), (2, 0)]
 N_USERS, N_ITEMS = 3, 5
 
 
-def generator_on_five_items(**more: Any) -> IRGANGenerator:
+def generator_on_five_items(candidates: int = 5, observed_too: bool = False, **more: Any) -> IRGANGenerator:
     drawn = torch.Generator().manual_seed(0)
     net = BiasedFactors(N_USERS, N_ITEMS, 3, std=0.7, generator=drawn).double()
     net.bias.data = torch.randn(N_ITEMS, generator=drawn, dtype=torch.float64)
     graph = Graph.of(interactions(PAIRS, n_users=N_USERS, n_items=N_ITEMS))
-    given = {"temperature": 0.2, "positive_share": 0.2, "policy_draws": 2, "warm_epochs": 0, "candidates": 5}
-    return IRGANGenerator(graph, net, **{**given, **more})
+    own = IRGANGeneratorSettings(**{"warm_epochs": 0, **more})
+    return IRGANGenerator(graph, net, own, candidates=candidates, observed_too=observed_too)
 
 
 def of_discriminator() -> Tensor:

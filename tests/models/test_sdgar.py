@@ -12,7 +12,7 @@ from torch import Tensor
 from graphs import random_interactions, small_split
 from hdccf.data.graph import Graph
 from hdccf.models.base import VectorScorer
-from hdccf.models.factors import BiasedFactors
+from hdccf.models.factorization import BiasedFactors
 from hdccf.models.negatives import Request
 from hdccf.models.pairs import PairModel
 from hdccf.models.sdgar import (

@@ -1,7 +1,7 @@
 """Batch types, and the part of each that one process of a group computes."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hdccf.data.graph import Neighbours, expand
 
-Tuple = TypeVar("Tuple", bound=NamedTuple)
+Tuple = TypeVar("Tuple", bound="tuple[Any, ...]")
 
 NO_ITEM = -1
 """Fills a window that is longer than the history."""
@@ -32,7 +32,8 @@ def _rows_of(
         inside = (own >= rows.start) & (own < rows.stop)
         changed[numbers] = own[inside] - rows.start
         changed.update({name: getattr(batch, name)[inside] for name in values})
-    return batch._replace(**changed)
+    replaced: Tuple = batch._replace(**changed)  # type: ignore[attr-defined]  # named tuples have it
+    return replaced
 
 
 class History(NamedTuple):

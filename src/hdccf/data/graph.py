@@ -68,7 +68,7 @@ class Neighbours:
         """The columns with these ranks, from 0, among those that are not neighbours of each node."""
         if nodes.device.type == "cpu" and self._is_compiled:
             # A loop that takes half the time of one search among all keys.
-            from hdccf.kernels.negatives_numba import add_neighbours_below
+            from hdccf.kernels.embedding_numba import add_neighbours_below
 
             found = torch.empty_like(ranks)
             starts, keys = self.starts.numpy(), self._gap_keys.numpy()

@@ -19,6 +19,7 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.distributed.store import file_system_of
 from hdccf.files import write_json
+from hdccf.training.state import CheckpointStore
 
 PARTS = "parts.json"
 STATE, BEST, METRICS = "checkpoint.safetensors", "best.safetensors", "metrics.jsonl"
@@ -75,7 +76,7 @@ def fetched(path: str) -> Iterator[Path]:
 Tensors = dict[str, Tensor]
 
 
-class RayCheckpointStore:
+class RayCheckpointStore(CheckpointStore):
     """The checkpoint store of a worker: rank 0 writes, all ranks report, and all read at the start."""
 
     def __init__(self, rank: int, start: str | None) -> None:
@@ -84,7 +85,7 @@ class RayCheckpointStore:
         self._scratch = tempfile.TemporaryDirectory(prefix="hdccf-worker-")
         self._folder = Path(self._scratch.name)
         self._records: list[dict[str, Any]] = []
-        self.location = self.best_location = "Ray's storage path"
+        self.location = "Ray's storage path"
 
     def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
         reported = train.get_checkpoint()
@@ -131,6 +132,3 @@ class RayCheckpointStore:
 
     def truncate_log(self, epoch: int) -> None:
         self._records = [record for record in self._records if record["epoch"] <= epoch]
-
-    def raise_interrupted(self, epoch: int, step: int) -> None:
-        raise KeyboardInterrupt

@@ -3,6 +3,7 @@
 import os
 import resource
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
 from hdccf.training.fit import parse_metric
 from hdccf.training.loop import Loop, device_named
-from hdccf.training.telemetry import Board, Stopwatch, no_clock
+from hdccf.training.telemetry import Board, Stopwatch
 
 
 def run_worker(config: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def run_worker(config: dict[str, Any]) -> dict[str, Any]:
         options=options,
         device=device,
         process_group=group,
-        clock=watch or no_clock,
+        clock=watch or nullcontext,
         progress=config["progress"] and group.rank == 0,
     )
     ready = time.time()

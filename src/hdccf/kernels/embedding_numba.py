@@ -1,8 +1,8 @@
-"""The compiled loops of looked-up rows: vectors are read, and gradients added, in place.
+"""Compiled loops over rows of tables: looked-up dots and their gradients, Adam on touched rows, negatives.
 
-Imported only where numba is installed and there are many numbers to look up (`kernels.embedding` decides;
-the tests hold plain torch against it). float32 only, and arrays in C order. One thread adds everything up in
-the order of the batch, so bits repeat.
+Imported only where numba is installed and there is enough work (`kernels.embedding`, `training.optim` and
+`data.graph` decide; each has the same in torch, which the tests hold against it). float32 only, and arrays in
+C order. One thread adds everything up in the order of the batch, so bits repeat.
 """
 
 from typing import Any
@@ -12,15 +12,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 _Floats = NDArray[np.float32]
+_Ints = NDArray[np.int32]
 _Longs = NDArray[np.int64]
 
-# Sums over a row may be taken in any order, as lanes of a vector register need.
-_options: dict[str, Any] = {
+_exact: dict[str, Any] = {
     "cache": True,
     "nogil": True,
     "error_model": "numpy",
-    "fastmath": {"contract", "nsz", "arcp", "reassoc"},
+    "fastmath": {"contract", "nsz", "arcp"},
 }
+# Sums over a row may be taken in any order, as lanes of a vector register need.
+_options: dict[str, Any] = _exact | {"fastmath": {"contract", "nsz", "arcp", "reassoc"}}
 
 
 @njit("f8(f4[:,::1], f4[:,::1], f4[::1], i8[::1], i8[:,::1], f4[:,::1])", **_options)
@@ -130,3 +132,70 @@ def add_unit_gradients(
         for k in range(left.shape[1]):
             of_p[k] += slope * q[k]
             of_q[k] = slope * (p[k] - scaled * q[k])
+
+
+@njit("void(i8[::1], i4[::1], i4[::1])", **_exact)
+def link_rows(index: _Longs, last: _Ints, before: _Ints) -> None:
+    """last[row] is the last place of a row in the index, before[i] the one before place i; −1 is none."""
+    last[:] = np.int32(-1)
+    for i in range(len(index)):
+        before[i] = last[index[i]]
+        last[index[i]] = i
+
+
+@njit(
+    "void(f4[:,::1], f4[:,::1], f4[:,::1], i8[::1], i4[::1], i4[::1], f4[:,::1], UniTuple(f4, 5))",
+    **_exact,
+)
+def adam_some(
+    table: _Floats,
+    mean: _Floats,
+    square: _Floats,
+    index: _Longs,
+    last: _Ints,
+    before: _Ints,
+    values: _Floats,
+    rates: tuple[float, ...],
+) -> None:
+    """A step of Adam with the rows of an index; the others and their moments stay."""
+    new, kept, newer, length, epsilon = rates
+    dim = table.shape[1]
+    gradient = np.zeros(dim, np.float32)
+    for i in range(len(index)):
+        row = np.uint64(index[i])  # without a sign the loops over a row need not ask for it
+        if last[row] != i:
+            continue  # its turn is at its last place
+        for k in range(dim):
+            gradient[k] = values[i, k]
+        place = before[i]
+        while place >= 0:
+            for k in range(dim):
+                gradient[k] += values[place, k]
+            place = before[place]
+        vector, its_mean, its_square = table[row], mean[row], square[row]
+        for k in range(dim):
+            g = gradient[k]
+            m = its_mean[k] + new * (g - its_mean[k])
+            v = kept * its_square[k] + newer * g * g
+            its_mean[k], its_square[k] = m, v
+            vector[k] -= length * m / (np.sqrt(v) + epsilon)
+
+
+@njit(cache=True, nogil=True)
+def add_neighbours_below(
+    nodes: _Longs, ranks: _Longs, starts: _Longs, gap_keys: _Longs, n_columns: int, found: _Longs
+) -> None:
+    """found[b, s] = the column that is number ranks[b, s] among those that are not nodes[b]'s neighbours."""
+    for b in range(len(nodes)):
+        first, size = starts[nodes[b]], starts[nodes[b] + 1] - starts[nodes[b]]
+        base = nodes[b] * (n_columns + 1)
+        for s in range(ranks.shape[1]):
+            low, left, wanted = first, size, base + ranks[b, s]
+            while left > 0:
+                half = left >> 1
+                if gap_keys[low + half] <= wanted:
+                    low += half + 1
+                    left -= half + 1
+                else:
+                    left = half
+            found[b, s] = ranks[b, s] + low - first

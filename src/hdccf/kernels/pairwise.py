@@ -7,16 +7,16 @@ with a linear g, for float32 on a processor with numba: the right side is cut in
 as two vector registers hold, and each core works on panels of its own (`pairwise_numba`).
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import pairwise, product
-from threading import Barrier
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -39,6 +39,7 @@ BLOCK_COLUMNS = 512
 Where = tuple[int, int, int, int]
 """The first row and the one after the last, the first panel and the one after the last."""
 
+Array = NDArray[np.float32]
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
@@ -116,28 +117,19 @@ def _sides(
     return tensors[:n_left], tensors[n_left : n_left + n_right], tensors[n_left + n_right :]
 
 
-# -- Eq. 7–8 with a linear g, compiled -----------------------------------------------------------------------
-
-
 def can_compile(example: Tensor, numbers: int) -> bool:
     """Whether the compiled kernels serve tensors like this one, and d·M·N is large enough for them to pay."""
     fits = example.dtype is torch.float32 and example.device.type == "cpu"
-    return fits and numbers >= LEAST_NUMBERS and _installed()
+    return fits and numbers >= LEAST_NUMBERS and _kernels() is not None
 
 
 @cache
-def _installed() -> bool:
-    try:
-        _kernels()
-    except (ImportError, RuntimeError):
-        # Numba raises a RuntimeError where no folder can be written to keep what it compiles.
-        return False
-    return True
-
-
 def _kernels() -> Any:
-    from hdccf.kernels import pairwise_numba  # not at the top: numba takes half a second to import
-
+    """The compiled kernels; None without numba, or where it finds no folder to keep what it compiles."""
+    try:
+        from hdccf.kernels import pairwise_numba  # not at the top: numba takes half a second to import
+    except (ImportError, RuntimeError):
+        return None
     return pairwise_numba
 
 
@@ -165,19 +157,19 @@ class _Modulated(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
         panels = Panels(inputs)
         scores = inputs[0].new_empty(inputs[0].shape[0], inputs[1].shape[0])
-        share(partial(panels.score, scores), panels.parts, torch.get_num_threads())
+        share(partial(panels.score, scores.numpy()), panels.parts, torch.get_num_threads())
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         panels = Panels(ctx.saved_tensors)
-        work = partial(panels.differentiate, grad.contiguous())
+        work = partial(panels.differentiate, grad.contiguous().numpy())
         first, *others = share(work, panels.parts, torch.get_num_threads())
         for other in others:
             for total, part in zip(first, other, strict=True):
                 total += part
-        return tuple(panels.of_inputs(first))
+        return tuple(panels.of_inputs([torch.from_numpy(x) for x in first]))
 
 
 class Panels:
@@ -195,23 +187,24 @@ class Panels:
             _padded(x, n, size).view(-1, width, size) for x, size in ((right, d), (right_factors, inner))
         ]
         weights = [_padded(x, d, inner) for x in weights]
-        self.given = [*sides, *weights, *(x.transpose(1, 2).contiguous() for x in panels)]
+        given = [*sides, *weights, *(x.transpose(1, 2).contiguous() for x in panels)]
+        self.given = tuple(x.numpy() for x in given)
         # The last product has their own dimensions along its columns.
-        self.factors = _padded(right_factors, n, _up(inner, width)).view(n // width, width, -1)
-        blocks = product(_bounds(n // width, BLOCK_COLUMNS // width), _bounds(m, BLOCK_ROWS))
-        self.parts: list[Where] = [(*of_rows, *of_panels) for of_panels, of_rows in blocks]
+        self.factors = _padded(right_factors, n, _up(inner, width)).view(n // width, width, -1).numpy()
+        blocks = product(_ranges(n // width, BLOCK_COLUMNS // width), _ranges(m, BLOCK_ROWS))
+        self.parts: list[Where] = [
+            (rows.start, rows.stop, panels.start, panels.stop) for panels, rows in blocks
+        ]
 
-    def score(self, scores: Float[Tensor, "m n"], parts: Sequence[Where]) -> None:
-        given, found = _arrays(self.given), scores.numpy()
+    def score(self, scores: Array, parts: Sequence[Where]) -> None:
         for where in parts:
-            self.kernels.score(given, found, where)
+            self.kernels.score(self.given, scores, where)
 
-    def differentiate(self, grad: Float[Tensor, "m n"], parts: Sequence[Where]) -> list[Tensor]:
+    def differentiate(self, grad: Array, parts: Sequence[Where]) -> tuple[Array, ...]:
         """What these parts add to the gradients, in this layout."""
-        gradients = [torch.zeros_like(x) for x in self.given]
-        arrays = (_arrays(self.given), self.factors.numpy(), grad.numpy(), _arrays(gradients))
+        gradients = tuple(np.zeros_like(x) for x in self.given)
         for where in parts:
-            self.kernels.differentiate(*arrays, where)
+            self.kernels.differentiate(self.given, self.factors, grad, gradients, where)
         return gradients
 
     def of_inputs(self, gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -231,17 +224,6 @@ def _padded(x: Float[Tensor, "a b"], rows: int, columns: int) -> Float[Tensor, "
     return functional.pad(x, (0, columns - x.shape[1], 0, rows - x.shape[0])).contiguous()
 
 
-def _bounds(n: int, size: int) -> list[tuple[int, int]]:
-    return [(start, min(start + size, n)) for start in range(0, n, size)]
-
-
-def _arrays(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    return tuple(x.numpy() for x in tensors)
-
-
-# -- threads -------------------------------------------------------------------------------------------------
-
-
 def share(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part], threads: int) -> list[Result]:
     """work(some of the parts) in each of so many threads, in the order of the parts.
 
@@ -251,36 +233,6 @@ def share(work: Callable[[Sequence[Part]], Result], parts: Sequence[Part], threa
     threads = min(threads, len(parts))
     if threads <= 1:
         return [work(parts)]
-    inference = torch.is_inference_mode_enabled()
-
-    def run(some: Sequence[Part]) -> Result:
-        # Whether gradients are recorded is a thread's own setting.
-        with torch.inference_mode(inference), torch.no_grad():
-            return work(some)
-
     bounds = [len(parts) * thread // threads for thread in range(threads + 1)]
-    pool = _pool(threads)
-    futures = [pool.submit(run, parts[a:b]) for a, b in pairwise(bounds)]
-    wait(futures)  # all of them, also where one fails: they write to the caller's tensors
-    return [future.result() for future in futures]
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that wait for work, each with one thread of torch."""
-    pool = ThreadPoolExecutor(threads, "hdccf-tiles")
-    started = Barrier(threads)
-
-    def start() -> None:
-        torch.get_num_threads()  # a thread's first look at its number sets it to that of the process
-        torch.set_num_threads(1)
-        started.wait()
-
-    wait([pool.submit(start) for _ in range(threads)])
-    # A thread's number is its own but also becomes that of threads yet to start: set it back.
-    torch.set_num_threads(torch.get_num_threads())
-    return pool
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has the pool but not its threads
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, [parts[a:b] for a, b in pairwise(bounds)]))

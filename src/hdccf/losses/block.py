@@ -1,20 +1,23 @@
-"""The losses of a block: users × items scored once, every observed pair in it a positive.
+"""Fused losses of a block (users × items scored once, every observed pair a positive) and of a pool.
 
-`losses` has the formulas, for rows with negatives of their own. Here all rows and all columns of one matrix
-share its exponentials, which are taken once for both sides and both passes.
+`losses.contrastive` has the formulas, for rows with negatives of their own. Here all rows and all columns of
+one matrix share its exponentials, which are taken once for both sides and both passes. A pool's loss takes
+cosines without a vector for each positive; its reference is `ContrastiveLoss.pool_term`.
 """
 
 import math
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hdccf.losses.contrastive import contrastive_loss, log_negative_score, log_of
+from hdccf.kernels.embedding import LEAST_NUMBERS, arrays, is_compiled, table_gradient
+from hdccf.losses.contrastive import contrastive_loss, log_negative_score
+from hdccf.similarity import SHORTEST, unit_and_lengths, unit_gradient
 
-Pairs = tuple[Int[Tensor, " n"], Int[Tensor, " n"]]
+Pairs = tuple[Int[Tensor, " _n"], Int[Tensor, " _n"]]
 """Row and column numbers."""
 
 
@@ -59,13 +62,15 @@ def _per_sum(grad: Tensor, sums: Tensor, temperature: float) -> Tensor:
 def _spread(
     terms: Tensor,
     of_columns: Tensor | None,
-    column_weights: Tensor,
+    column_weights: Tensor | None,
     of_rows: Tensor | None,
-    row_weights: Tensor,
+    row_weights: Tensor | None,
 ) -> Tensor:
     """∂/∂s = e^{s/τ}·(α_r·w_c + v_r·β_c)/τ."""
-    grad = None if of_columns is None else torch.outer(of_columns, column_weights)
-    if of_rows is not None:
+    grad = None
+    if of_columns is not None and column_weights is not None:
+        grad = torch.outer(of_columns, column_weights)
+    if of_rows is not None and row_weights is not None:
         grad = torch.outer(row_weights, of_rows) if grad is None else grad.addr_(row_weights, of_rows)
     return torch.zeros_like(terms) if grad is None else grad.mul_(terms)
 
@@ -136,8 +141,6 @@ def log_block_scores(
     temperature: float,
     log_column_weights: Float[Tensor, " c"] | None = None,
     log_row_weights: Float[Tensor, " r"] | None = None,
-    row_size: Float[Tensor, " r"] | float | None = None,
-    column_size: Float[Tensor, " c"] | float | None = None,
 ) -> tuple[Float[Tensor, " r"], Float[Tensor, " c"]]:
     """`log_negative_score` of every row and of every column of a block, without its observed pairs.
 
@@ -159,12 +162,6 @@ def log_block_scores(
         mask = torch.zeros_like(scores).index_put_((rows, columns), scores.new_tensor(-math.inf))
         over_columns = log_negative_score(scores, mask + column_weights.log(), temperature=temperature)
         over_rows = log_negative_score(scores.T, mask.T + row_weights.log(), temperature=temperature)
-    if row_size is not None:
-        over_columns = (
-            over_columns + log_of(row_size) - _log_weight_left(column_weights, rows, columns, n_rows)
-        )
-    if column_size is not None:
-        over_rows = over_rows + log_of(column_size) - _log_weight_left(row_weights, columns, rows, n_columns)
     return over_columns, over_rows
 
 
@@ -240,11 +237,87 @@ def widest_exponent(dtype: torch.dtype) -> float:
     return -math.log(torch.finfo(dtype).tiny) - 26.0
 
 
-def _log_weight_left(weights: Tensor, rows: Tensor, columns: Tensor, n_rows: int) -> Tensor:
-    """log Σ_c w_c over each row's unmasked columns; 0 where none is left: that row's sum is −inf anyhow."""
-    # In float64, as it is a difference; whether anything is left at all is decided by counting.
-    exact, present = weights.double(), (weights > 0).long()
-    masked = exact.new_zeros(n_rows).index_add_(0, rows, exact[columns])
-    n_masked = present.new_zeros(n_rows).index_add_(0, rows, present[columns])
-    left = torch.where(n_masked < present.sum(), exact.sum() - masked, 1.0)
-    return left.log().to(weights.dtype)
+PoolIndex = tuple[Int64[Tensor, " r"], Int64[Tensor, " c"], Int64[Tensor, " b"], Int64[Tensor, " b"]]
+"""The users, the drawn items, and of each positive its row among the users and its item."""
+
+
+def can_fuse_pool(items: Float[Tensor, "n d"], temperature: float) -> bool:
+    """Whether the fused loss is available for this table and faster, and its exponents do not underflow."""
+    return (
+        is_compiled(items)
+        and items.numel() >= LEAST_NUMBERS
+        and 2 / temperature < widest_exponent(items.dtype)
+    )
+
+
+def fused_pool_loss(
+    users: Float[Tensor, "m d"],
+    items: Float[Tensor, "n d"],
+    index: PoolIndex,
+    observed: Pairs,
+    weights: Float[Tensor, " c"],
+    temperature: float,
+    *,
+    sparse: bool,
+) -> Float[Tensor, " b"]:
+    """log(1 + Σ_j w_j e^{(s_j − s)/τ}) of each positive, s being cosines (Eq. 14 with ω = 0, items only).
+
+    With `sparse` the gradients of the tables are sparse tensors of the looked-up rows.
+    """
+    loss: Tensor = _PoolContrast.apply(users, items, index, observed, weights, temperature, sparse)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _PoolContrast(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        users: Tensor,
+        items: Tensor,
+        index: PoolIndex,
+        observed: Pairs,
+        weights: Tensor,
+        temperature: float,
+        sparse: bool,
+    ) -> Tensor:
+        from hdccf.kernels.embedding_numba import unit_dots
+
+        pool_users, pool_columns, positive_rows, positive_items = index
+        rows, row_lengths = unit_and_lengths(users.index_select(0, pool_users))
+        columns, column_lengths = unit_and_lengths(items.index_select(0, pool_columns))
+        # One is taken off every cosine: no exponential is above 1, and none of them all that small.
+        negatives = (rows @ columns.T).sub_(1).div_(temperature).exp_().mul_(weights)
+        negatives[observed] = 0
+        scores, scales = (items.new_empty(len(positive_items)) for _ in range(2))
+        unit_dots(*arrays(rows, items, positive_rows, positive_items, scores, scales), SHORTEST)  # type: ignore[call-arg]
+        positives = (scores - 1).div_(temperature).exp_()
+        sums = negatives.sum(1).index_select(0, positive_rows)
+        ctx.index, ctx.temperature, ctx.sparse = index, temperature, sparse
+        units = (rows, row_lengths, columns, column_lengths)
+        ctx.save_for_backward(users, items, *units, negatives, scores, scales, positives, sums)
+        return (sums / positives).log1p_()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        from hdccf.kernels.embedding_numba import add_unit_gradients
+
+        users, items, rows, row_lengths, columns, column_lengths, *rest = ctx.saved_tensors
+        negatives, scores, scales, positives, sums = rest
+        (pool_users, pool_columns, positive_rows, positive_items), tau = ctx.index, ctx.temperature
+        of_sums = upstream / (sums + positives) / tau
+        of_row = rows.new_zeros(len(rows)).index_add_(0, positive_rows, of_sums)
+        gradients = negatives * of_row.unsqueeze(1)
+        of_rows, of_columns = gradients @ columns, gradients.T @ rows
+        n_positives = len(positive_items)
+        of_items = items.new_empty(n_positives + len(pool_columns), items.shape[1])
+        given = arrays(rows, items, positive_rows, positive_items, scores, scales, -of_sums * sums)
+        add_unit_gradients(*given, SHORTEST, *arrays(of_rows, of_items[:n_positives]))  # type: ignore[call-arg]
+        of_items[n_positives:] = unit_gradient(of_columns, columns, column_lengths)
+        of_users = unit_gradient(of_rows, rows, row_lengths)
+        looked_up = torch.cat((positive_items, pool_columns))
+        return (
+            table_gradient(pool_users, of_users, users, sparse=ctx.sparse),
+            table_gradient(looked_up, of_items, items, sparse=ctx.sparse),
+            *(None,) * 5,
+        )

@@ -211,10 +211,7 @@ class ContrastiveLoss:
         """
         if _is_zero(omega):
             return NegativeTerm(log_sums[groups], log_sums.new_zeros(()))
-        # In float64, as it is a difference: in a nearly full row float32 would leave mostly rounding.
-        weights = log_weights.double().exp()
-        taken = weights.new_zeros(len(log_sums)).index_add_(0, masked[0], weights[masked[1]])
-        size = (weights.sum() - taken).clamp_min(torch.finfo(log_sums.dtype).tiny).to(log_sums.dtype)
+        size = weight_left(log_weights, masked, len(log_sums)).to(log_sums.dtype)
         mean = losses.log_mean_exp_by_group(positive, groups, len(log_sums), temperature=self.temperature)
         if process_group.size > 1 and all_groups is not None:
             counts = (torch.bincount(which, minlength=len(mean)) for which in (groups, all_groups))
@@ -233,6 +230,14 @@ class ContrastiveLoss:
         return losses.debias(
             biased, mean, size=size, omega=omega, lowest=self.lowest, temperature=self.temperature
         )
+
+
+def weight_left(log_weights: Float[Tensor, " c"], masked: Places, n_rows: int) -> Float[Tensor, " n"]:
+    """The sum of the column weights of each row, without its masked pairs."""
+    # In float64, as it is a difference: in a nearly full row float32 would leave mostly rounding.
+    weights = log_weights.double().exp()
+    taken = weights.new_zeros(n_rows).index_add_(0, masked[0], weights[masked[1]])
+    return (weights.sum() - taken).clamp_min(torch.finfo(log_weights.dtype).tiny).to(log_weights.dtype)
 
 
 def _share_of(term: NegativeTerm, n: int) -> NegativeTerm:

@@ -4,7 +4,6 @@ Training, fold-in, similar items, explanations and exports are methods of the mo
 default that refuses in one line, or that says that the model has nothing of its own to offer.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -12,7 +11,6 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hdccf.config import Settings
@@ -21,9 +19,19 @@ from hdccf.errors import ConfigError
 from hdccf.losses.diagnostics import NegativeShares
 from hdccf.losses.negatives import NegativeSet
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
-from hdccf.similarity import SHORTEST, Cosine, Dot, Similarity, Vectors, unit
+from hdccf.similarity import Cosine, Similarity, Vectors, unit
 
 Kind = Literal["items", "users"]
+ALL = "all"
+"""The parameter group of a model with one objective."""
+
+Users = Int64[Tensor, " b"]
+Items = Int64[Tensor, " b"]
+"""An item of each user."""
+Columns = Int64[Tensor, " c"]
+Candidates = Int64[Tensor, "b c"]
+"""Items that each user is compared with."""
+Scores = Float[Tensor, "b c"]
 
 FOLD_IN_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
 FOLD_IN_USERS = f"ease, most-popular, {FOLD_IN_ITEMS}"
@@ -39,13 +47,11 @@ class Scorer(Protocol):
     @property
     def n_items(self) -> int: ...
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         """Every given user with every given item; all items where none are given."""
         ...
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         """Each user with candidates of their own."""
         ...
 
@@ -70,30 +76,35 @@ class Model(nn.Module):
     """
 
     process_group: ProcessGroup = SINGLE_PROCESS
+    lookups_per_step: int | None = None
+    """Numbers that a step looks up; None where they are many. Small steps run on one thread."""
+    users_are_histories = False
+    """Whether more events change a user's scores without training."""
+    has_free_vectors = False
+    """Whether users have learnt vectors that `solve_vectors` finds for new ones."""
+    item_weights: Float[Tensor, "items items"] | None = None
+    """Row i: what item i of a history adds to the score of every item; None where nothing does."""
+
+    sampler: Any = None
+    """What makes the batches; None for models that are not trained in steps."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
         self.settings = settings
 
-    # -- training --------------------------------------------------------------------------------------------
-
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by the group that an objective names."""
-        return {}
+        parameters = list(self.parameters())
+        return {ALL: parameters} if parameters else {}
 
     @property
     def n_batches(self) -> int:
-        return 0
-
-    @property
-    def lookups_per_step(self) -> int | None:
-        """Numbers that a step looks up; None where they are many. Small steps run on one thread."""
-        return None
+        return 0 if self.sampler is None else len(self.sampler)
 
     def batches(self, generator: torch.Generator) -> Iterator[Any]:
         """One pass over the training data, drawn from the generator alone."""
-        return iter(())
+        return iter(()) if self.sampler is None else self.sampler.epoch(generator)
 
     def objectives(self, batch: Any, generator: torch.Generator) -> Iterator[Objective]:
         return iter(())
@@ -115,16 +126,9 @@ class Model(nn.Module):
         """A user's gradient by unobserved item; None for losses that weigh their negatives otherwise."""
         return None
 
-    # -- scoring ---------------------------------------------------------------------------------------------
-
     def scorer(self) -> Scorer:
         """The scores of the training users."""
         raise self.refusal("score")
-
-    @property
-    def users_are_histories(self) -> bool:
-        """Whether more events change a user's scores without training."""
-        return False
 
     def users_from(self, events: Interactions) -> Scorer:
         """Scores for the users of `events`, who need not be those of training (fold-in).
@@ -159,11 +163,6 @@ class Model(nn.Module):
         solved = self.solve_vectors(events.subset(np.isin(events.users, cold)), of_users=True)
         return self._vector_scorer(known).with_users(torch.from_numpy(cold), solved)
 
-    @property
-    def has_free_vectors(self) -> bool:
-        """Whether users have learnt vectors that `solve_vectors` finds for new ones."""
-        return False
-
     def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
         """Free vectors of the rows of `events`, whose columns are the nodes of the other side."""
         if of_users:
@@ -176,15 +175,8 @@ class Model(nn.Module):
             raise self.refusal("compare vectors", FOLD_IN_ITEMS)
         return scorer
 
-    # -- answers ---------------------------------------------------------------------------------------------
-
     def relation(self, kind: Kind) -> Similarity | None:
         """The learnt similarity between two items or two users; None where there is none."""
-        return None
-
-    @property
-    def item_weights(self) -> Float[Tensor, "items items"] | None:
-        """Row i: what item i of a history adds to the score of every item; None where nothing does."""
         return None
 
     def history_weights(self, events: Interactions, row: int) -> tuple[Tensor, Tensor]:
@@ -213,71 +205,20 @@ class Model(nn.Module):
 Build = Callable[[Any, Interactions, torch.Generator], Model]
 
 
-_WITHIN_CACHES = 1 << 22
-"""Numbers of a table, 16 MB."""
-
-
 class VectorScorer:
     """Scores by a similarity of a user's and an item's vectors."""
 
     def __init__(self, similarity: Similarity, users: Vectors, items: Vectors) -> None:
-        self.similarity = similarity
-        self.users = users
-        self.items = items
-
-    @property
-    def n_users(self) -> int:
-        return len(self.users.embedding)
-
-    @property
-    def n_items(self) -> int:
-        return len(self.items.embedding)
+        self.similarity, self.users, self.items = similarity, users, items
+        self.n_users, self.n_items = len(users.embedding), len(items.embedding)
 
     @torch.no_grad()
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         if isinstance(self.similarity, Cosine):
             unit_items = self._unit_items if items is None else self._unit_items[items]
             return unit(self.users.embedding[users]) @ unit_items.T
         columns = self.items if items is None else _pick(self.items, items)
         return self.similarity.all_pairs(_pick(self.users, users), columns)
-
-    def score_user(self, user: int, items: NDArray[np.int64] | None = None) -> NDArray[np.floating[Any]]:
-        """One user with every item or some, in memory of its own: what a service asks for, without detours.
-
-        NumPy's product of a small table takes half the time of torch's, which wakes its threads for it; one
-        that is larger than the caches is read faster by all of them.
-        """
-        vector = self.user_vector(user)
-        if self._tables is None or vector is None:
-            row = torch.tensor([user], device=self.users.embedding.device)
-            columns = None if items is None else torch.from_numpy(items).to(row.device)
-            return self.score_block(row, columns)[0].cpu().numpy()
-        table = self._tables[1]
-        if items is None and table.size > _WITHIN_CACHES:
-            return torch.mv(torch.from_numpy(table), torch.from_numpy(vector)).numpy()
-        # Brackets would take twice as long.
-        rows = table if items is None else table.take(items, axis=0, mode="clip")
-        scores: NDArray[np.floating[Any]] = rows @ vector
-        return scores
-
-    def user_vector(self, user: int) -> NDArray[np.floating[Any]] | None:
-        """Whose product with an item's (of unit length for a cosine) is f; None where f is no product."""
-        if self._tables is None:
-            return None
-        vector: NDArray[np.floating[Any]] = self._tables[0][user]
-        if isinstance(self.similarity, Cosine):
-            vector = vector / max(math.sqrt(vector @ vector), SHORTEST)
-        return vector
-
-    @cached_property
-    def _tables(self) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]] | None:
-        """Users and items (of unit length for a cosine) as NumPy sees them; None where f is no product."""
-        users, items = self.users.embedding.detach(), self.items.embedding.detach()
-        if not isinstance(self.similarity, Dot | Cosine) or items.device.type != "cpu":
-            return None
-        return users.numpy(), (self._unit_items if isinstance(self.similarity, Cosine) else items).numpy()
 
     @cached_property
     def _unit_items(self) -> Float[Tensor, "n d"]:
@@ -301,7 +242,7 @@ class VectorScorer:
         return found
 
     @torch.no_grad()
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         rows = _pick(self.users, users.unsqueeze(1))
         return self.similarity.matching(rows, _pick(self.items, items))
 
@@ -319,12 +260,10 @@ class Transposed:
         self.inner = inner
         self.n_users, self.n_items = inner.n_items, inner.n_users
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         columns = torch.arange(self.n_items) if items is None else items
         return self.inner.score_block(columns, users).T
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         own = users.repeat_interleave(items.shape[1]).unsqueeze(1)
         return self.inner.score_rows(items.flatten(), own).view(items.shape)

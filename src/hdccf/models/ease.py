@@ -15,7 +15,7 @@ from hdccf.console import note
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import weighted_histories
 from hdccf.errors import ConfigError, TrainingError
-from hdccf.models.base import Model, Scorer
+from hdccf.models.base import Candidates, Columns, Model, Scorer, Scores, Users
 from hdccf.models.settings import WeightedHistories
 
 _SCORES_AT_ONCE = 1 << 22
@@ -89,7 +89,7 @@ class EASEModel(Model):
         return other
 
     @property
-    def item_weights(self) -> Float[Tensor, "items items"]:
+    def item_weights(self) -> Float[Tensor, "items items"]:  # type: ignore[override]
         return self.weights
 
     def history_weights(self, events: Interactions, row: int) -> tuple[Tensor, Tensor]:
@@ -100,18 +100,16 @@ class EASEModel(Model):
     def export_tables(self, scorer: Scorer) -> dict[str, dict[str, Tensor]]:
         return {"items": {"weights": self.weights}}
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         if items is None:
             return self._scores(users)
         return torch.cat([self._scores(some)[:, items] for some in self._split(users)])
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         wanted = zip(self._split(users), self._split(items), strict=True)
         return torch.cat([self._scores(some).gather(1, theirs) for some, theirs in wanted])
 
-    def _scores(self, users: Int64[Tensor, " b"]) -> Float[Tensor, "b items"]:
+    def _scores(self, users: Users) -> Float[Tensor, "b items"]:
         """SciPy's product reads only a history's rows of B; torch's sparse ones took twice as long."""
         return torch.from_numpy(self._histories[users.numpy()] @ self.weights.numpy(force=True))
 

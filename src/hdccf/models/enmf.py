@@ -16,12 +16,10 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import BlockSampler
 from hdccf.data.weights import weights_of
-from hdccf.models.base import Model, Objective, Scorer, VectorScorer
+from hdccf.models.base import ALL, Model, Objective, Scorer, VectorScorer
 from hdccf.models.fold_in import least_squares
 from hdccf.rng import dropout_mask
 from hdccf.similarity import Dot, Vectors
-
-_EVERYTHING = "all"
 
 _CELLS_A_PAIR = 48
 """Scoring a pair by itself costs about as much as so many cells of one product of all users and items."""
@@ -80,22 +78,11 @@ class ENMFModel(Model):
         self.items = nn.Parameter(_truncated_normal(train.n_items, dim, std, generator))
         self.head = nn.Parameter(torch.full((dim,), settings.init_head))
 
-    @property
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {_EVERYTHING: list(self.parameters())}
-
     @cached_property
     def sampler(self) -> BlockSampler:
         return BlockSampler(
             self.graph, self._positive_weights, self.settings.block_users, block_items=self.graph.n_items
         )
-
-    @property
-    def n_batches(self) -> int:
-        return len(self.sampler)
-
-    def batches(self, generator: torch.Generator) -> Iterator[Block]:
-        yield from self.sampler.epoch(generator)
 
     def objectives(self, batch: Block, generator: torch.Generator) -> Iterator[Objective]:
         users = functional.embedding(batch.users, self.users, sparse=self.settings.sparse_updates)
@@ -109,7 +96,7 @@ class ENMFModel(Model):
             weights=batch.weights,
             negative_weight=self.settings.negative_weight,
         )
-        yield Objective(loss, _EVERYTHING, {})
+        yield Objective(loss, ALL, {})
 
     @torch.no_grad()
     def diagnose(self, batch: Block) -> dict[str, float]:

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 from hdccf.config import Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.data.samplers import PairSampler
-from hdccf.data.weights import weights_of
-from hdccf.losses.pairs import cross_entropy_loss, pairwise_loss
+from hdccf.losses.contrastive import cross_entropy_loss, pairwise_loss
 from hdccf.models.base import Objective, Scorer
-from hdccf.models.factors import BiasedFactors, biased_factors
-from hdccf.models.negatives import Draws, DynamicNegatives, Request, cumulated, pick
+from hdccf.models.factorization import BiasedFactors, biased_factors
+from hdccf.models.negatives import Draws, DynamicNegatives, NegativeSource, Request, cumulated, pick
 from hdccf.models.pairs import PairModel
 from hdccf.models.settings import IRGANGeneratorSettings, PairSettings
 
@@ -69,14 +67,13 @@ class Proposals(NamedTuple):
     """1 / (users × draws of the user): each user counts once, as each makes a step in the original."""
 
 
-class IRGANGenerator(nn.Module):
+class IRGANGenerator(NegativeSource):
     """`irgan`: items ∝ e^{s_G/τ}, where s_G learns to be what the model takes for a positive.
 
     For `warm_epochs` it learns as BPR with `dynamic` negatives of its own; then by REINFORCE, rewarded by the
     model's score s of what it draws, 2(σ(s) − ½).
     """
 
-    least_batch = 1
     by_user = True
 
     seen: Tensor
@@ -85,44 +82,48 @@ class IRGANGenerator(nn.Module):
         self,
         graph: Graph,
         net: BiasedFactors,
+        own: IRGANGeneratorSettings,
         *,
-        temperature: float,
-        positive_share: float,
-        policy_draws: int,
-        warm_epochs: int,
         candidates: int,
         observed_too: bool = False,
     ) -> None:
-        super().__init__()
-        self.net = net
-        self.temperature = temperature
-        self.positive_share = positive_share
-        self.policy_draws = policy_draws
-        self.observed_too = observed_too
+        super().__init__(graph)
+        self.net, self.own, self.observed_too = net, own, observed_too
         self._hardest = DynamicNegatives(graph, candidates)
         degrees = graph.items_of.degrees
-        self._warm_pairs = warm_epochs * int(degrees[degrees < graph.n_items].sum())
+        self._warm_pairs = own.warm_epochs * int(degrees[degrees < graph.n_items].sum())
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    @classmethod
+    def of(
+        cls,
+        settings: PairSettings,
+        own: IRGANGeneratorSettings,
+        graph: Graph,
+        generator: torch.Generator,
+        *,
+        observed_too: bool = False,
+    ) -> "IRGANGenerator":
+        """With vectors as long as the model's own."""
+        net = biased_factors(settings, graph, generator)
+        return cls(graph, net, own, candidates=settings.candidates, observed_too=observed_too)
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {_GROUP: list(self.net.parameters())}
 
-    def prepare(self, request: Request, generator: torch.Generator) -> None:
-        pass
-
     @torch.no_grad()
     def draw(self, request: Request, generator: torch.Generator) -> Draws:
         users, rows = torch.unique(request.users, return_inverse=True)
-        logits = self.net.score_all(users) / self.temperature
+        logits = self.net.score_all(users) / self.own.temperature
         if not self.observed_too:
-            logits[self._graph(users).items_of.within(users, None)[:2]] = -torch.inf
+            logits[self.graph(users).items_of.within(users, None)[:2]] = -torch.inf
         log_chances = logits.log_softmax(1)
         asked = rows.repeat_interleave(request.size)
         items = pick(cumulated(log_chances.exp()), asked, generator)
         relative = log_chances[asked, items] + math.log(log_chances.shape[1])
         shape = (len(rows), request.size)
-        return Draws(items.view(shape), relative.view(shape), None)
+        return Draws(items.view(shape), relative.view(shape))
 
     def objectives(self, request: Request, generator: torch.Generator) -> Iterator[Objective]:
         warm = int(self.seen) < self._warm_pairs
@@ -130,7 +131,7 @@ class IRGANGenerator(nn.Module):
         yield self._warm(request, generator) if warm else self._rewarded(request, generator)
 
     def _warm(self, request: Request, generator: torch.Generator) -> Objective:
-        own = Request(request.users, request.items, 1, self._score, self.net.scorer)
+        own = Request(request.users, request.items, 1, torch.no_grad()(self.net.score_rows), self.net.scorer)
         negatives = self._hardest.draw(own, generator).items
         scores = self.net.compare(request.users, request.items, negatives)
         loss = pairwise_loss(scores.positive, scores.negative, torch.zeros_like(scores.negative)).mean()
@@ -140,7 +141,7 @@ class IRGANGenerator(nn.Module):
         users, rows = torch.unique(request.users, return_inverse=True)
         log_chances = self.net.score_all(users).log_softmax(1)
         proposals = self._propose(users, rows, log_chances.detach(), generator)
-        scores = request.score(request.users, proposals.items.view(len(rows), self.policy_draws))
+        scores = request.score(request.users, proposals.items.view(len(rows), self.own.policy_draws))
         rewards = reward(scores.detach()).flatten()
         drawn = log_chances[proposals.rows, proposals.items]
         loss = -(proposals.share * proposals.ratio * rewards * drawn).sum()
@@ -155,25 +156,18 @@ class IRGANGenerator(nn.Module):
         generator: torch.Generator,
     ) -> Proposals:
         """From p_n, a mixture: the generator's choice, or one of the user's own items."""
-        items_of = self._graph(users).items_of
-        asked = rows.repeat_interleave(self.policy_draws)
+        items_of = self.graph(users).items_of
+        asked = rows.repeat_interleave(self.own.policy_draws)
         chosen = pick(cumulated(log_chances.exp()), asked, generator)
         own = items_of.draw(users[asked], 1, generator).squeeze(1)
-        take_own = torch.rand(asked.shape, generator=generator, device=asked.device) < self.positive_share
+        take_own = torch.rand(asked.shape, generator=generator, device=asked.device) < self.own.positive_share
         items = torch.where(take_own, own, chosen)
         observed = items_of.contains(users[asked], items)
         ratio = proposal_ratio(
-            log_chances[asked, items], observed, items_of.degrees[users[asked]], self.positive_share
+            log_chances[asked, items], observed, items_of.degrees[users[asked]], self.own.positive_share
         )
         counts = torch.bincount(asked, minlength=len(users))
         return Proposals(asked, items, ratio, 1 / (len(users) * counts[asked].to(ratio.dtype)))
-
-    def _graph(self, like: Tensor) -> Graph:
-        return self._hardest.graph(like)
-
-    @torch.no_grad()
-    def _score(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-        return self.net.score_rows(users, items)
 
 
 def reward(scores: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -196,27 +190,6 @@ def proposal_ratio(
     return torch.where(observed, chances / mixed, 1 / (1 - positive_share))
 
 
-def irgan_generator(
-    settings: PairSettings,
-    own: IRGANGeneratorSettings,
-    graph: Graph,
-    generator: torch.Generator,
-    *,
-    observed_too: bool = False,
-) -> IRGANGenerator:
-    """With vectors as long as the model's own."""
-    return IRGANGenerator(
-        graph,
-        biased_factors(settings, graph, generator),
-        temperature=own.temperature,
-        positive_share=own.positive_share,
-        policy_draws=own.policy_draws,
-        warm_epochs=own.warm_epochs,
-        candidates=settings.candidates,
-        observed_too=observed_too,
-    )
-
-
 class IRGANModel(PairModel):
     """A discriminator over pairs whose negatives the generator draws, and the generator as its result."""
 
@@ -226,17 +199,9 @@ class IRGANModel(PairModel):
         graph = Graph.of(train)
         discriminator = biased_factors(settings, graph, generator)
         # The game's draws may be the user's own items: a generator that is right has to be told so.
-        source = irgan_generator(settings, settings, graph, generator, observed_too=True)
-        super().__init__(
-            settings,
-            discriminator,
-            source,
-            cross_entropy_loss,
-            PairSampler(graph, weights_of(settings, train), settings.batch_size, by_user=True),
-            negatives=settings.negatives,
-            l2=settings.l2,
-            group="discriminator",
-        )
+        source = IRGANGenerator.of(settings, settings, graph, generator, observed_too=True)
+        given = settings, graph, train, cross_entropy_loss, generator
+        super().__init__(discriminator, *given, group="discriminator", source=source)
 
     def scorer(self) -> Scorer:
         return self.source.net.scorer()

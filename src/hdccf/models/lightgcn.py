@@ -15,9 +15,9 @@ from torch.nn import functional
 from hdccf.config import SIZES, Choice, Real, Space, Whole, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.losses.pairs import pairwise_loss
-from hdccf.models.base import Model, Scorer, VectorScorer
-from hdccf.models.pairs import PairScores, over_pairs
+from hdccf.losses.contrastive import pairwise_loss
+from hdccf.models.base import Candidates, Items, Model, Scorer, Scores, Users, VectorScorer
+from hdccf.models.pairs import PairModel, PairScores
 from hdccf.models.settings import PairSettings
 from hdccf.similarity import Dot, Vectors
 
@@ -124,9 +124,7 @@ class SmoothedFactors(nn.Module):
         self.smoothing = Smoothing(graph, layers)
         self.similarity = Dot()
 
-    def compare(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
-    ) -> PairScores:
+    def compare(self, users: Users, items: Items, negatives: Candidates) -> PairScores:
         # One look-up for all, as each makes a gradient of the whole table.
         nodes = torch.cat([users, items + self.n_users, negatives.flatten() + self.n_users])
         sizes = [len(users), len(items), negatives.numel()]
@@ -140,7 +138,7 @@ class SmoothedFactors(nn.Module):
             lambda: functional.embedding(nodes, self.embedding).square().sum(),
         )
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         smoothed = self.smoothing(self.embedding)
         return torch.einsum("bd,bsd->bs", smoothed[users], smoothed[items + self.n_users])
 
@@ -157,4 +155,4 @@ def build_lightgcn(settings: LightGCN, train: Interactions, generator: torch.Gen
         graph, settings.embedding_dim, layers=settings.layers, std=settings.init_std, generator=generator
     )
     # Every step smooths the whole graph.
-    return over_pairs(net, settings, graph, train, pairwise_loss, generator, batch_only=False)
+    return PairModel(net, settings, graph, train, pairwise_loss, generator, products_per_pair=None)

@@ -4,17 +4,16 @@ A source draws negatives for each positive of a batch. Some need the data alone,
 scores, and some learn beside it and yield objectives of their own (IRGAN, SD-GAR).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from hdccf.data.graph import Graph
-from hdccf.models.base import Objective, Scorer
-
-Score = Callable[[Int64[Tensor, " b"], Int64[Tensor, "b s"]], Float[Tensor, "b s"]]
+from hdccf.models.base import Candidates, Items, Objective, Scorer, Scores, Users
 
 # Redrawing ends soon where a user has few of what is drawn; for the rest the draw is exact.
 _ROUNDS = 5
@@ -25,10 +24,10 @@ _TRIES = 4
 class Request(NamedTuple):
     """The positives of a batch, how many negatives each, and the model's present score of any pair."""
 
-    users: Int64[Tensor, " b"]
-    items: Int64[Tensor, " b"]
+    users: Users
+    items: Items
     size: int
-    score: Score
+    score: Callable[[Users, Candidates], Scores]
     """Without gradients; a source that does not look at the model never calls it."""
     scorer: Callable[[], Scorer]
     """The model's present scores of whole rows, for a source that needs every item."""
@@ -38,51 +37,22 @@ class Draws(NamedTuple):
     """Negatives of each positive."""
 
     items: Int64[Tensor, "b s"]
-    log_chance: Float[Tensor, "b s"] | None
+    log_chance: Float[Tensor, "b s"] | None = None
     """log of how many times likelier than uniformly each was drawn; None where all are alike."""
-    valid: Bool[Tensor, "b s"] | None
+    valid: Bool[Tensor, "b s"] | None = None
     """False where a draw is no negative and has to be left out; None where all are."""
 
     def of(self, rows: slice) -> "Draws":
-        log_chance = None if self.log_chance is None else self.log_chance[rows]
-        return Draws(self.items[rows], log_chance, None if self.valid is None else self.valid[rows])
+        return Draws(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
 
 
-@runtime_checkable
-class NegativeSource(Protocol):
-    """What a model over pairs asks of the part that finds its negatives."""
-
-    @property
-    def least_batch(self) -> int:
-        """Fewer pairs than this in a batch leave nothing to draw."""
-        ...
-
-    @property
-    def by_user(self) -> bool:
-        """Whether drawing costs by the user and not by the pair, so that a batch should hold whole users."""
-        ...
-
-    @property
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters that the source's own objectives drive; none where nothing is learned by gradients."""
-        ...
-
-    def prepare(self, request: Request, generator: torch.Generator) -> None:
-        """What changes the source without gradients, before a batch draws; drawing changes nothing."""
-        ...
-
-    def draw(self, request: Request, generator: torch.Generator) -> Draws: ...
-
-    def objectives(self, request: Request, generator: torch.Generator) -> Iterator[Objective]:
-        """What teaches the source, after the model's own step."""
-        ...
-
-
-class _Untaught(nn.Module):
-    """A source that learns nothing."""
+class NegativeSource(nn.Module, ABC):
+    """Draws the negatives of a model over pairs; by default it has nothing to learn."""
 
     least_batch = 1
+    """Fewer pairs than this in a batch leave nothing to draw."""
     by_user = False
+    """Whether drawing costs by the user and not by the pair, so that a batch should hold whole users."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
@@ -90,29 +60,34 @@ class _Untaught(nn.Module):
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters that the source's own objectives drive."""
         return {}
 
     def prepare(self, request: Request, generator: torch.Generator) -> None:
-        pass
+        """What changes the source without gradients, before a batch draws; drawing changes nothing."""
+
+    @abstractmethod
+    def draw(self, request: Request, generator: torch.Generator) -> Draws: ...
 
     def objectives(self, request: Request, generator: torch.Generator) -> Iterator[Objective]:
+        """The source's own losses, after the model's step."""
         return iter(())
 
     def graph(self, like: Tensor) -> Graph:
-        """The training pairs where the batch is."""
+        """The training pairs on the device of the batch."""
         self._graph = self._graph.to(like.device)
         return self._graph
 
 
-class UniformNegatives(_Untaught):
+class UniformNegatives(NegativeSource):
     """`uniform`: any item that the user has not had, all alike."""
 
     def draw(self, request: Request, generator: torch.Generator) -> Draws:
         items_of = self.graph(request.users).items_of
-        return Draws(items_of.draw_others(request.users, request.size, generator), None, None)
+        return Draws(items_of.draw_others(request.users, request.size, generator))
 
 
-class PopularityNegatives(_Untaught):
+class PopularityNegatives(NegativeSource):
     """`popularity`: items that the user has not had, ∝ (their number of users)^power."""
 
     cumulative: Tensor
@@ -135,7 +110,7 @@ class PopularityNegatives(_Untaught):
             users,
             request.size,
         )
-        return Draws(items, self.log_chances[items], None)
+        return Draws(items, self.log_chances[items])
 
     def _any(self, shape: torch.Size, generator: torch.Generator) -> Int64[Tensor, "*n"]:
         uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=self.cumulative.device)
@@ -147,7 +122,7 @@ class PopularityNegatives(_Untaught):
         return draw_unobserved(chances, distinct, rows, self.graph(users), generator)
 
 
-class InBatchNegatives(_Untaught):
+class InBatchNegatives(NegativeSource):
     """`in-batch`: the positives of the batch's other pairs, so popular items come ∝ their frequency.
 
     Nothing is drawn from the catalogue, and items of the user's history are left out rather than drawn again.
@@ -167,7 +142,7 @@ class InBatchNegatives(_Untaught):
         return Draws(drawn, relative.log(), ~observed.view_as(drawn))
 
 
-class DynamicNegatives(_Untaught):
+class DynamicNegatives(NegativeSource):
     """`dynamic` (Zhang et al. 2013): of N uniform candidates the one that the model scores highest."""
 
     def __init__(self, graph: Graph, candidates: int) -> None:
@@ -180,7 +155,7 @@ class DynamicNegatives(_Untaught):
         candidates = items_of.draw_others(users, size * self.candidates, generator)
         scores = request.score(users, candidates).view(len(users), size, self.candidates)
         best = scores.argmax(2, keepdim=True)
-        return Draws(candidates.view_as(scores).gather(2, best).squeeze(2), None, None)
+        return Draws(candidates.view_as(scores).gather(2, best).squeeze(2))
 
 
 def redrawn(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
@@ -18,10 +18,10 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.kernels.embedding import can_look_up, looked_up_dots, row_dots
 from hdccf.kernels.pairwise import tiled_scores
-from hdccf.losses.pairs import cross_entropy_loss
-from hdccf.models.base import Model, Objective, Scorer
+from hdccf.losses.contrastive import cross_entropy_loss
+from hdccf.models.base import Candidates, Columns, Items, Model, Objective, Scorer, Scores, Users
 from hdccf.models.layers import Table
-from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, over_pairs, squares_of
+from hdccf.models.pairs import Compare, PairModel, PairScores, Squares, squares_of
 from hdccf.models.settings import PairSettings
 
 
@@ -65,7 +65,7 @@ class NeuMF(PairSettings):
         return self
 
 
-Logits = tuple[Float[Tensor, "b c"], Squares]
+Logits = tuple[Scores, Squares]
 """Those of a batch, and the sum of the squares of the vectors that they took."""
 
 
@@ -75,78 +75,77 @@ class Branch(nn.Module, ABC):
     What depends on the user or on the item alone is computed once for each, not for each pair.
     """
 
+    WIDTH: ClassVar[int]
+    """Numbers in a vector, in predictive factors."""
+
     def __init__(
-        self,
-        n_users: int,
-        n_items: int,
-        dim: int,
-        factors: int,
-        *,
-        head_inputs: int,
-        std: float,
-        sparse: bool,
-        generator: torch.Generator,
+        self, settings: NeuMF, train: Interactions, *, head_inputs: int, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.users = Table(n_users, dim, separate=False, std=std, sparse=sparse, generator=generator)
-        self.items = Table(n_items, dim, separate=False, std=std, sparse=sparse, generator=generator)
-        self.head = nn.Parameter(_uniform(math.sqrt(3 / head_inputs), factors, generator=generator))
+        dim, std, sparse = self.WIDTH * settings.embedding_dim, settings.init_std, settings.sparse_updates
+        self.users = Table(train.n_users, dim, std=std, sparse=sparse, generator=generator)
+        self.items = Table(train.n_items, dim, std=std, sparse=sparse, generator=generator)
+        limit = math.sqrt(3 / head_inputs)
+        self.head = nn.Parameter(_uniform(limit, settings.embedding_dim, generator=generator))
         # Of two branches there are two, where their sum would do: each needs one while it learns alone.
         self.bias = nn.Parameter(torch.zeros(()))
 
-    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Logits:
+    def logits(self, users: Users, columns: Candidates) -> Logits:
         """Of each user with items of their own, from the tables, with gradients."""
         p, q = self.users.of(users).embedding, self.items.of(columns).embedding
         return self.rows(self.of_users(p), self.of_items(q)), squares_of(p, q)
 
     @abstractmethod
-    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]: ...
+    def of_users(self, vectors: Tensor) -> Tensor:
+        """What the logits take from the users' vectors."""
 
     @abstractmethod
-    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]: ...
+    def of_items(self, vectors: Tensor) -> Tensor:
+        """What the logits take from the items' vectors."""
 
     @abstractmethod
-    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
+    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Scores:
         """The logits of each user with items of their own."""
 
     @abstractmethod
-    def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
+    def block(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "c d"]) -> Scores:
         """The logits of every user with every item, in memory that does not grow with the features."""
 
 
 class GMF(Branch):
     """h·(p ⊙ q) = (h ⊙ p)·q."""
 
-    def __init__(self, n_users: int, n_items: int, factors: int, **more: Any) -> None:
-        super().__init__(n_users, n_items, factors, factors, **more)
+    WIDTH = 1
 
-    def logits(self, users: Int64[Tensor, " b"], columns: Int64[Tensor, "b c"]) -> Logits:
+    def logits(self, users: Users, columns: Candidates) -> Logits:
         if self.users.sparse or not can_look_up(self.items.embedding, columns):
             return super().logits(users, columns)
         dots, squares = looked_up_dots(self.users.embedding, self.items.embedding, users, columns, self.head)
         return dots + self.bias, lambda: squares
 
-    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+    def of_users(self, vectors: Tensor) -> Tensor:
         return vectors * self.head
 
-    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+    def of_items(self, vectors: Tensor) -> Tensor:
         return vectors
 
-    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
+    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Scores:
         return row_dots(of_users, of_items) + self.bias
 
-    def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
+    def block(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "c d"]) -> Scores:
         return torch.addmm(self.bias, of_users, of_items.T)
 
 
 class MLP(Branch):
     """h·relu(W₂ relu(W₁ [p ‖ q] + b₁) + b₂), with W₁ [p ‖ q] = W_p p + W_q q."""
 
+    WIDTH = 2
+
     def __init__(
-        self, n_users: int, n_items: int, factors: int, *, generator: torch.Generator, **more: Any
+        self, settings: NeuMF, train: Interactions, *, head_inputs: int, generator: torch.Generator
     ) -> None:
-        wide = 2 * factors
-        super().__init__(n_users, n_items, wide, factors, generator=generator, **more)
+        super().__init__(settings, train, head_inputs=head_inputs, generator=generator)
+        factors, wide = settings.embedding_dim, self.WIDTH * settings.embedding_dim
         first, second = math.sqrt(6 / (2 * wide + wide)), math.sqrt(6 / (wide + factors))
         self.user_weight = nn.Parameter(_uniform(first, wide, wide, generator=generator))
         self.item_weight = nn.Parameter(_uniform(first, wide, wide, generator=generator))
@@ -154,16 +153,16 @@ class MLP(Branch):
         self.second_weight = nn.Parameter(_uniform(second, factors, wide, generator=generator))
         self.second_bias = nn.Parameter(torch.zeros(factors))
 
-    def of_users(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+    def of_users(self, vectors: Tensor) -> Tensor:
         return functional.linear(vectors, self.user_weight, self.first_bias)
 
-    def of_items(self, vectors: Float[Tensor, "*n e"]) -> Float[Tensor, "*n d"]:
+    def of_items(self, vectors: Tensor) -> Tensor:
         return functional.linear(vectors, self.item_weight)
 
-    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Float[Tensor, "b c"]:
+    def rows(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "b c d"]) -> Scores:
         return _tower(of_users.unsqueeze(1), of_items, *self._layers())
 
-    def block(self, of_users: Float[Tensor, "m d"], of_items: Float[Tensor, "n d"]) -> Float[Tensor, "m n"]:
+    def block(self, of_users: Float[Tensor, "b d"], of_items: Float[Tensor, "c d"]) -> Scores:
         depth = len(self.first_bias) + len(self.second_bias)
         return tiled_scores(_tower, [of_users], [of_items], self._layers(), depth)
 
@@ -201,24 +200,19 @@ class Branches(nn.Module):
         return cast("dict[str, Branch]", dict(self.branches.items()))
 
     def compare(
-        self,
-        users: Int64[Tensor, " b"],
-        items: Int64[Tensor, " b"],
-        negatives: Int64[Tensor, "b s"],
-        only: str | None = None,
+        self, users: Users, items: Items, negatives: Candidates, only: str | None = None
     ) -> PairScores:
         """With all branches; or with only one of them, as if there were no other."""
         # One look-up for ones and zeros, as each costs a gradient as large as the table.
         columns = torch.cat([items.unsqueeze(1), negatives], dim=1)
-        logits, squares = (
-            self._all(users, columns) if only is None else self.named()[only].logits(users, columns)
-        )
+        logits_of = self._all if only is None else self.named()[only].logits
+        logits, squares = logits_of(users, columns)
         return PairScores(logits[:, 0], logits[:, 1:], squares)
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         return self._all(users, items)[0]
 
-    def _all(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Logits:
+    def _all(self, users: Users, items: Candidates) -> Logits:
         logits, squares = zip(*(branch.logits(users, items) for branch in self.named().values()), strict=True)
         return self.share * sum(logits), lambda: torch.stack([each() for each in squares]).sum()
 
@@ -244,19 +238,10 @@ class BranchesScorer:
             (branch, branch.of_users(branch.users.embedding), branch.of_items(branch.items.embedding))
             for branch in net.named().values()
         ]
-
-    @property
-    def n_users(self) -> int:
-        return len(self.sides[0][1])
-
-    @property
-    def n_items(self) -> int:
-        return len(self.sides[0][2])
+        self.n_users, self.n_items = len(self.sides[0][1]), len(self.sides[0][2])
 
     @torch.no_grad()
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         blocks = [
             branch.block(of_users[users], of_items if items is None else of_items[items])
             for branch, of_users, of_items in self.sides
@@ -264,7 +249,7 @@ class BranchesScorer:
         return self.share * torch.stack(blocks).sum(0)
 
     @torch.no_grad()
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         rows = [branch.rows(of_users[users], of_items[items]) for branch, of_users, of_items in self.sides]
         return self.share * torch.stack(rows).sum(0)
 
@@ -314,20 +299,12 @@ def build_neumf(settings: NeuMF, train: Interactions, generator: torch.Generator
     names = list(BRANCHES) if settings.branch == "neumf" else [settings.branch]
     # A branch that learns alone has a head over its own features only.
     heads = len(names) if settings.pretrain_epochs == 0 else 1
+    inputs = heads * settings.embedding_dim
     branches: dict[str, Branch] = {
-        name: BRANCHES[name](
-            train.n_users,
-            train.n_items,
-            settings.embedding_dim,
-            head_inputs=heads * settings.embedding_dim,
-            std=settings.init_std,
-            sparse=settings.sparse_updates,
-            generator=generator,
-        )
-        for name in names
+        name: BRANCHES[name](settings, train, head_inputs=inputs, generator=generator) for name in names
     }
     net = Branches(branches, apart=settings.pretrain_epochs > 0)
     products = 6 * settings.embedding_dim**2 if "mlp" in branches else 0  # 2f × 2f and 2f × f
-    given = settings, Graph.of(train), train
     kind = Pretrained if settings.pretrain_epochs else PairModel
-    return over_pairs(net, *given, cross_entropy_loss, generator, products_a_pair=products, kind=kind)
+    given = settings, Graph.of(train), train, cross_entropy_loss, generator
+    return kind(net, *given, products_per_pair=products)

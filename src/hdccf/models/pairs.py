@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from hdccf.data.batches import PairBatch
@@ -16,20 +16,13 @@ from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import PairSampler
 from hdccf.data.weights import weights_of
+from hdccf.losses.contrastive import LogWeights, PairLoss
 from hdccf.losses.diagnostics import NegativeShares, describe_negatives
 from hdccf.losses.negatives import weighted_mean, without_neighbours
-from hdccf.losses.pairs import LogWeights, PairLoss
-from hdccf.models.base import Model, Objective, Scorer
-from hdccf.models.fold_in import Frozen, PairRows, solve
-from hdccf.models.negatives import (
-    Draws,
-    DynamicNegatives,
-    InBatchNegatives,
-    NegativeSource,
-    PopularityNegatives,
-    Request,
-    UniformNegatives,
-)
+from hdccf.models import negatives
+from hdccf.models.base import Candidates, Items, Model, Objective, Scorer, Scores, Users
+from hdccf.models.fold_in import PairRows, solve
+from hdccf.models.negatives import Draws, NegativeSource, Request
 from hdccf.models.settings import IRGANGeneratorSettings, PairSettings, SDGARGeneratorSettings
 from hdccf.similarity import Vectors
 
@@ -50,20 +43,19 @@ def squares_of(*looked_up: Float[Tensor, "..."]) -> Squares:
     return lambda: torch.stack([x.square().sum() for x in looked_up]).sum()
 
 
+Compare = Callable[[Users, Items, Candidates], PairScores]
+
+
 @runtime_checkable
 class PairNet(Protocol):
     """What scores pairs; an `nn.Module` whose parameters the model trains."""
 
-    def compare(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
-    ) -> PairScores: ...
+    has_free_vectors: bool
+    """Whether a new user or item can be folded in by solving for its vector."""
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]: ...
+    def compare(self, users: Users, items: Items, negatives: Candidates) -> PairScores: ...
 
-    @property
-    def has_free_vectors(self) -> bool:
-        """Whether a new user or item can be folded in by solving for its vector."""
-        ...
+    def score_rows(self, users: Users, items: Candidates) -> Scores: ...
 
     def scorer(self) -> Scorer:
         """All pairs, without gradients, for ranking."""
@@ -72,55 +64,62 @@ class PairNet(Protocol):
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
 
-Compare = Callable[[Int64[Tensor, " b"], Int64[Tensor, " b"], Int64[Tensor, "b s"]], PairScores]
-
-
 class PairModel(Model):
-    """A net trained on pairs; the trainer does the rest."""
+    """A net trained on pairs, with the negatives and the weights of positives that the settings name.
+
+    Parameters
+    ----------
+    by_user
+        Whether batches hold whole users.
+    correct_chances
+        Whether negatives are weighed by how much too often they are drawn.
+    products_per_pair
+        Multiplications of the net's layers; None where a step works on more than the vectors of a batch.
+    shares
+        A user's gradient by unobserved item, for losses that have one.
+    source
+        The source of negatives, where it is not the one of the settings' sampler.
+    """
 
     settings: PairSettings
 
     def __init__(
         self,
-        settings: PairSettings,
         net: PairNet,
-        source: NegativeSource,
+        settings: PairSettings,
+        graph: Graph,
+        train: Interactions,
         loss: PairLoss,
-        sampler: PairSampler,
+        generator: torch.Generator,
         *,
-        negatives: int,
-        l2: float = 0.0,
+        by_user: bool = False,
         correct_chances: bool = False,
         group: str = "net",
-        lookups_per_step: int | None = None,
+        products_per_pair: int | None = 0,
         shares: Shares | None = None,
+        source: NegativeSource | None = None,
     ) -> None:
         super().__init__(settings)
-        self.group = group
-        self._lookups_per_step = lookups_per_step
-        self._shares = shares
-        self.net = net
-        self.source = source
-        self.sampler = sampler
-        self.loss = loss
-        self.negatives = negatives
-        self.l2 = l2
-        self.correct_chances = correct_chances
+        self.net, self.loss, self.group = net, loss, group
+        self.source = SOURCES[settings.sampler](settings, graph, generator) if source is None else source
+        self.correct_chances, self._shares = correct_chances, shares
+        self.has_free_vectors = net.has_free_vectors
+        # IRGAN's and SD-GAR's generators look at every item of a user.
+        if products_per_pair is not None and settings.sampler not in ("irgan", "sd-gar"):
+            # Looking a number up, and moving it, takes about as long as sixteen products and their gradients.
+            each = settings.embedding_dim + products_per_pair // 16
+            self.lookups_per_step = settings.batch_size * (1 + settings.negatives) * each
+        self.sampler = PairSampler(
+            graph,
+            graph.along(weights_of(settings, train)),
+            settings.batch_size,
+            by_user=by_user or self.source.by_user,
+            least=self.source.least_batch,
+        )
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
         return {self.group: list(self.net.parameters()), **self.source.groups}
-
-    @property
-    def n_batches(self) -> int:
-        return len(self.sampler)
-
-    @property
-    def lookups_per_step(self) -> int | None:
-        return self._lookups_per_step
-
-    def batches(self, generator: torch.Generator) -> Iterator[PairBatch]:
-        yield from self.sampler.epoch(generator)
 
     def objectives(
         self, batch: PairBatch, generator: torch.Generator, parts: dict[str, Compare] | None = None
@@ -141,9 +140,9 @@ class PairModel(Model):
         log_weights = self._log_weights(draws, scores.negative)
         each = self.loss(scores.positive, scores.negative, log_weights)
         loss = weighted_mean(each, batch.weights[own], batch.weights)
-        if not self.l2:
+        if not self.settings.l2:
             return Objective(loss, group, {})
-        penalty = self.l2 * scores.squares() / len(batch.users)
+        penalty = self.settings.l2 * scores.squares() / len(batch.users)
         return Objective(loss + penalty, group, {"fit": loss.detach(), "penalty": penalty.detach()})
 
     def _log_weights(self, draws: Draws, like: Float[Tensor, "b s"]) -> LogWeights:
@@ -154,18 +153,15 @@ class PairModel(Model):
         return log_weights if draws.valid is None else log_weights.masked_fill(~draws.valid, -torch.inf)
 
     def _request(self, batch: PairBatch) -> Request:
-        return Request(batch.users, batch.items, self.negatives, self._score, self.net.scorer)
-
-    @torch.no_grad()
-    def _score(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-        return self.net.score_rows(users, items)
+        score = torch.no_grad()(self.net.score_rows)
+        return Request(batch.users, batch.items, self.settings.negatives, score, self.net.scorer)
 
     @torch.no_grad()
     def diagnose(self, batch: PairBatch) -> dict[str, float]:
         # A generator of its own, as looking must not change what training draws.
         generator = torch.Generator(batch.users.device).manual_seed(0)
         draws = self.source.draw(self._request(batch), generator)
-        scores = self._score(batch.users, draws.items)
+        scores = self.net.score_rows(batch.users, draws.items)
         log_weights = self._log_weights(draws, scores)
         if log_weights is None:
             log_weights = torch.zeros_like(scores)
@@ -179,10 +175,6 @@ class PairModel(Model):
     def scorer(self) -> Scorer:
         return self.net.scorer()
 
-    @property
-    def has_free_vectors(self) -> bool:
-        return self.net.has_free_vectors
-
     def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
         if not self.has_free_vectors:
             return super().solve_vectors(events, of_users=of_users, known=known)
@@ -193,20 +185,15 @@ class PairModel(Model):
         if power and not self.correct_chances:
             degrees = (graph.users_of if of_users else graph.items_of).degrees
             log_chances = power * degrees.clamp_min(1).float().log()
-        rows = PairRows(self.loss, self.negatives, log_chances, self.l2)
-        return solve(Frozen.of(self._vector_scorer(known), of_users), rows, events, weights)
-
-
-# -- sources by name -----------------------------------------------------------------------------------------
-
-BuildSource = Callable[[PairSettings, Graph, torch.Generator], NegativeSource]
+        rows = PairRows(self.loss, s.negatives, log_chances, s.l2)
+        return solve(self._vector_scorer(known), rows, events, weights, of_users)
 
 
 def _irgan(settings: PairSettings, graph: Graph, generator: torch.Generator) -> NegativeSource:
-    from hdccf.models.irgan import irgan_generator
+    from hdccf.models.irgan import IRGANGenerator
 
     own = settings if isinstance(settings, IRGANGeneratorSettings) else IRGANGeneratorSettings()
-    return irgan_generator(settings, own, graph, generator)
+    return IRGANGenerator.of(settings, own, graph, generator)
 
 
 def _sdgar(settings: PairSettings, graph: Graph, generator: torch.Generator) -> NegativeSource:
@@ -216,63 +203,11 @@ def _sdgar(settings: PairSettings, graph: Graph, generator: torch.Generator) -> 
     return SDGARGenerator(graph, own, generator)
 
 
-SOURCES: dict[str, BuildSource] = {
-    "uniform": lambda settings, graph, generator: UniformNegatives(graph),
-    "popularity": lambda settings, graph, generator: PopularityNegatives(graph, settings.popularity_power),
-    "in-batch": lambda settings, graph, generator: InBatchNegatives(graph),
-    "dynamic": lambda settings, graph, generator: DynamicNegatives(graph, settings.candidates),
+SOURCES: dict[str, Callable[[PairSettings, Graph, torch.Generator], NegativeSource]] = {
+    "uniform": lambda settings, graph, _: negatives.UniformNegatives(graph),
+    "popularity": lambda settings, graph, _: negatives.PopularityNegatives(graph, settings.popularity_power),
+    "in-batch": lambda settings, graph, _: negatives.InBatchNegatives(graph),
+    "dynamic": lambda settings, graph, _: negatives.DynamicNegatives(graph, settings.candidates),
     "irgan": _irgan,
     "sd-gar": _sdgar,
 }
-
-
-def over_pairs(
-    net: PairNet,
-    settings: PairSettings,
-    graph: Graph,
-    train: Interactions,
-    loss: PairLoss,
-    generator: torch.Generator,
-    *,
-    by_user: bool = False,
-    correct_chances: bool = False,
-    group: str = "net",
-    batch_only: bool = True,
-    products_a_pair: int = 0,
-    shares: Shares | None = None,
-    kind: type[PairModel] = PairModel,
-) -> PairModel:
-    """The net as a model, with the negatives and the weights of positives that the settings name.
-
-    Where not `batch_only` a step of the net works on more than the vectors of a batch. `products_a_pair` are
-    the multiplications of its layers.
-    """
-    source = SOURCES[settings.sampler](settings, graph, generator)
-    sampler = PairSampler(
-        graph,
-        graph.along(weights_of(settings, train)),
-        settings.batch_size,
-        by_user=by_user or source.by_user,
-        least=source.least_batch,
-    )
-    return kind(
-        settings,
-        net,
-        source,
-        loss,
-        sampler,
-        negatives=settings.negatives,
-        l2=settings.l2,
-        correct_chances=correct_chances,
-        group=group,
-        lookups_per_step=_lookups_per_step(settings, products_a_pair) if batch_only else None,
-        shares=shares,
-    )
-
-
-def _lookups_per_step(settings: PairSettings, products_a_pair: int) -> int | None:
-    if settings.sampler in ("irgan", "sd-gar"):  # they look at every item of a user
-        return None
-    # Looking a number up, and moving it, takes about as long as sixteen products and their gradients.
-    each = settings.embedding_dim + products_a_pair // 16
-    return settings.batch_size * (1 + settings.negatives) * each

@@ -4,13 +4,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
 from hdccf.data.splitmix import mix
-from hdccf.models.base import Model, Scorer
+from hdccf.models.base import Candidates, Columns, Model, Scorer, Scores, Users
 
 
 class MostPopular(Settings):
@@ -42,12 +41,10 @@ class _Rule(Model):
         super().__init__(settings)
         self.n_users, self.n_items = train.n_users, train.n_items
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         raise NotImplementedError
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         columns = torch.arange(self.n_items) if items is None else items
         return self.score_rows(users, columns.expand(len(users), -1))
 
@@ -69,7 +66,7 @@ class MostPopularModel(_Rule):
         other.degrees = self.degrees
         return other
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         return self.degrees[items]
 
 
@@ -82,7 +79,7 @@ class RandomModel(_Rule):
         super().__init__(settings, train)
         self.register_buffer("salt", torch.randint(1 << 62, (), generator=generator))
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         salted = (self.salt + users.unsqueeze(1)).cpu().numpy().view(np.uint64)
         mixed = mix(mix(salted) + items.cpu().numpy().view(np.uint64)).view(np.int64)
         return (torch.from_numpy(mixed).to(users.device) >> 8).to(torch.float32) / float(1 << 55)

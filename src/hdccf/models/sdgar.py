@@ -7,23 +7,21 @@ closed form from draws of the present Q; the generator has no gradients.
 """
 
 import math
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from hdccf.config import SIZES, Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
-from hdccf.losses.pairs import LogWeights, PairLoss
-from hdccf.models.base import Objective
-from hdccf.models.factors import biased_factors
-from hdccf.models.negatives import Draws, Request, cumulated, draw_unobserved, pick, redrawn
-from hdccf.models.pairs import PairModel, over_pairs
+from hdccf.losses.contrastive import LogWeights, PairLoss
+from hdccf.models.factorization import biased_factors
+from hdccf.models.negatives import Draws, NegativeSource, Request, cumulated, draw_unobserved, pick, redrawn
+from hdccf.models.pairs import PairModel
 from hdccf.models.settings import PairSettings, SDGARGeneratorSettings
 
 # Q of an item of which all components are sure that it is not drawn; 1/Q² stays a number.
@@ -68,11 +66,8 @@ class SDGAR(PairSettings, SDGARGeneratorSettings):
     )
 
 
-class SDGARGenerator(nn.Module):
+class SDGARGenerator(NegativeSource):
     """`sd-gar`: k ~ X_u, then i ~ Y_·k, drawn again where (u, i) is a training pair."""
-
-    least_batch = 1
-    by_user = False
 
     of_users: Tensor
     """X."""
@@ -84,8 +79,7 @@ class SDGARGenerator(nn.Module):
     """How often X and Y were solved."""
 
     def __init__(self, graph: Graph, own: SDGARGeneratorSettings, generator: torch.Generator) -> None:
-        super().__init__()
-        self._graph = graph
+        super().__init__(graph)
         self.own = own
         degrees = graph.items_of.degrees
         self._period = own.update_every * int(degrees[degrees < graph.n_items].sum())
@@ -99,13 +93,6 @@ class SDGARGenerator(nn.Module):
         self._cumulated: tuple[Tensor, Tensor] | None = None
         self.register_load_state_dict_post_hook(lambda module, keys: self._forget())  # type: ignore[no-untyped-call]
 
-    @property
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {}
-
-    def objectives(self, request: Request, generator: torch.Generator) -> Iterator[Objective]:
-        return iter(())
-
     def prepare(self, request: Request, generator: torch.Generator) -> None:
         if int(self.seen) >= int(self.solved) * self._period:
             self.solve(request, generator)
@@ -115,16 +102,15 @@ class SDGARGenerator(nn.Module):
     @torch.no_grad()
     def draw(self, request: Request, generator: torch.Generator) -> Draws:
         users, size = request.users, request.size
-        self._graph = self._graph.to(users.device)
         items = redrawn(
             lambda asked: self.draw_any(asked, generator),
             lambda asked: self._draw_new(asked, generator),
-            self._graph,
+            self.graph(users),
             users,
             size,
         )
         relative = self.log_chances(users, items) + math.log(len(self.of_items))
-        return Draws(items, relative, None)
+        return Draws(items, relative)
 
     def draw_any(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
         """An item for each user by Q, whether or not it is in the history."""
@@ -136,7 +122,7 @@ class SDGARGenerator(nn.Module):
     def _draw_new(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
         distinct, rows = torch.unique(users, return_inverse=True)
         chances = self.of_users[distinct] @ self.of_items.T
-        return draw_unobserved(chances, distinct, rows, self._graph, generator)
+        return draw_unobserved(chances, distinct, rows, self.graph(users), generator)
 
     def log_chances(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         """log Q(i|u)."""
@@ -145,8 +131,6 @@ class SDGARGenerator(nn.Module):
 
     def _forget(self) -> None:
         self._cumulated = None
-
-    # -- the closed form -------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def solve(self, request: Request, generator: torch.Generator) -> None:
@@ -239,7 +223,7 @@ def _scaled(entropy: float, largest: Float[Tensor, " n"]) -> Float[Tensor, ""]:
 
 def build_sdgar(settings: SDGAR, train: Interactions, generator: torch.Generator) -> PairModel:
     graph = Graph.of(train)
-    return over_pairs(
+    return PairModel(
         biased_factors(settings, graph, generator),
         settings,
         graph,

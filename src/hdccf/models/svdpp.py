@@ -13,10 +13,10 @@ from hdccf.data.graph import Along, Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
 from hdccf.kernels.embedding import row_dots
-from hdccf.losses.pairs import squared_loss
-from hdccf.models.base import Model, Scorer, VectorScorer
+from hdccf.losses.contrastive import squared_loss
+from hdccf.models.base import Candidates, Items, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.models.layers import Table
-from hdccf.models.pairs import PairScores, over_pairs, squares_of
+from hdccf.models.pairs import PairModel, PairScores, squares_of
 from hdccf.models.settings import PairSettings
 from hdccf.similarity import Dot, Vectors
 
@@ -132,15 +132,13 @@ class SVDppNet(nn.Module):
         self.mean = mean
 
         def table(n_nodes: int, dim: int, std: float) -> Table:
-            return Table(n_nodes, dim, separate=False, std=std, sparse=sparse, generator=generator)
+            return Table(n_nodes, dim, std=std, sparse=sparse, generator=generator)
 
         self.users, self.items = table(graph.n_users, dim, std), table(graph.n_items, dim, std)
         self.user_biases, self.item_biases = table(graph.n_users, 1, 0.0), table(graph.n_items, 1, 0.0)
         self.histories = Histories(graph, history_weights, table(graph.n_items, dim, std))
 
-    def compare(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " b"], negatives: Int64[Tensor, "b s"]
-    ) -> PairScores:
+    def compare(self, users: Users, items: Items, negatives: Candidates) -> PairScores:
         # Batches come user by user: each history is added up once, and a positive takes its own y out.
         distinct, rows = torch.unique_consecutive(users, return_inverse=True)
         p, b_u = self.users.of(users).embedding, self.user_biases.of(users).embedding
@@ -156,7 +154,7 @@ class SVDppNet(nn.Module):
             squares_of(p, q, others, y, b_u, b_i, b_j),
         )
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         distinct, rows = torch.unique_consecutive(users, return_inverse=True)
         biases = self.user_biases.of(users).embedding + self.item_biases.of(items).embedding.squeeze(2)
         return self.mean + biases + row_dots(self.of(distinct)[rows], self.items.of(items).embedding)
@@ -189,4 +187,4 @@ def build_svdpp(settings: SVDpp, train: Interactions, generator: torch.Generator
         sparse=settings.sparse_updates,
         generator=generator,
     )
-    return over_pairs(net, settings, graph, train, squared_loss, generator, by_user=True)
+    return PairModel(net, settings, graph, train, squared_loss, generator, by_user=True)

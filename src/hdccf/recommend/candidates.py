@@ -47,9 +47,6 @@ class Wanted(NamedTuple):
 
 def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
     """By the scores of everything that is allowed, some rows at a time."""
-    if len(rows) == 1 and wanted.allowed is None and isinstance(scorer, VectorScorer):
-        yield _best_of_one(scorer, rows, wanted)
-        return
     columns = None if wanted.allowed is None else wanted.allowed.nonzero().squeeze(1)
     width = scorer.n_items if columns is None else len(columns)
     for block in torch.split(rows, max(1, SCORES_AT_ONCE // max(width, 1))):
@@ -61,26 +58,6 @@ def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Ite
             scores[at, places] = -torch.inf
         best, places = map(torch.from_numpy, top_k(scores.cpu().numpy(), min(wanted.k, width)))
         yield Best(block, places if columns is None else columns[places], best)
-
-
-def _best_of_one(scorer: VectorScorer, rows: Int64[Tensor, " 1"], wanted: Wanted) -> Best:
-    """One user asking for themselves is what a service sees most: a product, a slice and NumPy's selection.
-
-    Of a small catalogue most of the time would else be calls around the product (decision 22).
-    """
-    user = int(rows)
-    scores = scorer.score_user(user)
-    if wanted.seen is not None:
-        scores[had_by(wanted.seen, user)] = -np.inf
-    best, places = map(torch.from_numpy, top_k(scores[None], min(wanted.k, len(scores))))
-    return Best(rows, places, best)
-
-
-def had_by(seen: Neighbours, user: int) -> NDArray[np.int64]:
-    """The items of a user's history, ascending, without a copy."""
-    starts = seen.starts.numpy()
-    had: NDArray[np.int64] = seen.flat.numpy()[starts[user] : starts[user + 1]]
-    return had
 
 
 _K = 10
@@ -115,13 +92,15 @@ class Index:
         users = torch.randperm(scorer.n_users, generator=generator)
         # Of few users the same have to do for both.
         learning, tested = users[:_LEARNT_FROM], users[-_TESTED_ON:]
-        points = _item_points(scorer)
+        points = _points(scorer.similarity.item_points(scorer.items.embedding.detach()))
         best = _exactly(scorer, learning)
         self.n_items = len(points)
         self._items = _long_enough(points, best)
         distances = scorer.similarity.is_distance
         if not distances:
-            self._items = _liked_first(self._items, points, _points_of(scorer, learning))
+            # By their mean product with the users: a scan in this order soon has a high threshold.
+            liked = (points @ _user_points(scorer, learning).mean(0))[self._items]
+            self._items = self._items[np.argsort(-liked, kind="stable")]
         self._codes = Codes(points[self._items], distances=distances)
         self.proposals = self._enough(scorer, learning, best)
         self.recall = float(self._places(scorer, tested, _exactly(scorer, tested), self.proposals)[1].mean())
@@ -145,9 +124,6 @@ class Index:
             yield from exact_best(scorer, rows, wanted)
             return
         usual = self.proposals * -(-wanted.k // _K)
-        if len(rows) == 1 and wanted.allowed is None:
-            yield self._best_of_one(scorer, rows, wanted, usual)
-            return
         for block in torch.split(rows, max(1, SCORES_AT_ONCE // (4 * usual))):
             had = 0 if wanted.seen is None else int(wanted.seen.degrees[block].max())
             proposed = self.propose(scorer, block, usual + had)
@@ -163,28 +139,11 @@ class Index:
                 done += len(rows_again)
             yield Best(block, items, best)
 
-    def _best_of_one(
-        self, scorer: VectorScorer, rows: Int64[Tensor, " 1"], wanted: Wanted, usual: int
-    ) -> Best:
-        """What a service asks for: a scan is so short that torch's calls would take as long."""
-        user = int(rows)
-        had = np.empty(0, np.int64) if wanted.seen is None else had_by(wanted.seen, user)
-        proposed = self._proposed(scorer, rows, usual + len(had))[0]
-        scores = scorer.score_user(user, proposed)
-        scores[proposed < 0] = -np.inf
-        if len(had):
-            scores[np.isin(proposed, had)] = -np.inf
-        found, columns = top_k(scores[None], min(wanted.k, len(scores)))
-        best, places = found[0], columns[0]
-        if best[-1] == -np.inf or len(best) < wanted.k:
-            return next(exact_best(scorer, rows, wanted))
-        return Best(rows, torch.from_numpy(proposed[places][None]), torch.from_numpy(best[None]))
-
     def _proposed(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], pool: int) -> NDArray[np.int64]:
         pool = min(pool, len(self._items))
         if not len(rows):
             return np.empty((0, pool), np.int64)
-        found = self._codes.best(_points_of(scorer, rows), pool)
+        found = self._codes.best(_user_points(scorer, rows), pool)
         return np.where(found < 0, -1, self._items[found])
 
     def _enough(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64]) -> int:
@@ -223,13 +182,6 @@ def _long_enough(points: Points, best: NDArray[np.int64]) -> NDArray[np.int64]:
     return order[: 2 * (int(np.quantile(places[best], 1 - _TOO_SHORT)) + 1)]
 
 
-def _liked_first(items: NDArray[np.int64], points: Points, users: Points) -> NDArray[np.int64]:
-    """By their mean product with the users: a scan in this order soon has a high threshold, and keeps fewer
-    that it has to drop again."""
-    liked: NDArray[np.float32] = (points @ users.mean(0))[items]
-    return items[np.argsort(-liked, kind="stable")]
-
-
 def _unwanted(
     rows: Int64[Tensor, " b"], proposed: Int64[Tensor, "b p"], wanted: Wanted
 ) -> Bool[Tensor, "b p"]:
@@ -243,24 +195,13 @@ def _unwanted(
     return unwanted
 
 
-def _points_of(scorer: VectorScorer, users: Int64[Tensor, " b"]) -> Points:
-    # For one user torch's calls would take a tenth of the scan.
-    vector = scorer.user_vector(int(users)) if len(users) == 1 else None
-    if vector is None:
-        return _points(scorer.similarity.user_points(scorer.users.embedding[users].detach()))
-    return np.ascontiguousarray(vector[None], dtype=np.float32)
-
-
-def _item_points(scorer: VectorScorer) -> Points:
-    return _points(scorer.similarity.item_points(scorer.items.embedding.detach()))
+def _user_points(scorer: VectorScorer, users: Int64[Tensor, " b"]) -> Points:
+    return _points(scorer.similarity.user_points(scorer.users.embedding[users].detach()))
 
 
 def _points(vectors: Tensor) -> Points:
     points: Points = np.ascontiguousarray(vectors.numpy(), dtype=np.float32)
     return points
-
-
-# -- codes ---------------------------------------------------------------------------------------------------
 
 
 class Codes:

@@ -151,9 +151,6 @@ def _some(values: Values, generator: np.random.Generator) -> Values:
     return values if len(values) <= POINTS else generator.choice(values, POINTS, replace=False)
 
 
-# -- one user ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class UserNegatives:
     """What the lens shows of one user, by contiguous ids."""

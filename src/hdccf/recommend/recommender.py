@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from hdccf import checkpoint
@@ -18,7 +18,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
-from hdccf.models.base import Kind, Model, Scorer, VectorScorer
+from hdccf.models.base import Candidates, Columns, Kind, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
@@ -74,8 +74,6 @@ class Recommender:
             raise RunError('this model was not kept in a folder; fit it with out="runs/name"')
         return self._path
 
-    # -- a scorer, by the training part ----------------------------------------------------------------------
-
     @property
     def n_users(self) -> int:
         return self._scorer.n_users
@@ -84,15 +82,11 @@ class Recommender:
     def n_items(self) -> int:
         return self._scorer.n_items
 
-    def score_block(
-        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-    ) -> Float[Tensor, "b c"]:
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         return self._scorer.score_block(users, items)
 
-    def score_rows(self, users: Int64[Tensor, " b"], items: Int64[Tensor, "b c"]) -> Float[Tensor, "b c"]:
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
         return self._scorer.score_rows(users, items)
-
-    # -- what it goes by -------------------------------------------------------------------------------------
 
     @cached_property
     def events(self) -> Interactions:
@@ -126,8 +120,6 @@ class Recommender:
         index = Index(scorer)
         note(repr(index))
         return index
-
-    # -- recommend -------------------------------------------------------------------------------------------
 
     def recommend(
         self,
@@ -253,8 +245,6 @@ class Recommender:
 
             export.write_frames(target, frames(), schema, overwrite=overwrite)
 
-    # -- score, similar, explain, export ---------------------------------------------------------------------
-
     def score(self, users: Ids, items: Ids, *, history: str = "all") -> pl.DataFrame:
         """Scores pairs, the first user with the first item and so on: rows of user, item, score (and title).
 
@@ -356,8 +346,6 @@ class Recommender:
             overwrite=overwrite,
         )
 
-    # -- ids and frames --------------------------------------------------------------------------------------
-
     def _wanted(self, k: int, seen: Neighbours | None, allow: Ids | None, deny: Ids | None) -> Wanted:
         if k < 1:
             raise ConfigError(f"k={k} recommends nothing; ask for 1 or more")
@@ -411,7 +399,9 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
     split = run.split()
     entry = entry_named(run.model)
     model = entry.build(run.settings, split.train, torch.Generator().manual_seed(run.seed))
-    tensors, _ = checkpoint.load(run.best)
+    tensors, _ = run.load_tensors(run.best)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        raise RunError(f"{run.best} has weights that are no finite numbers; train again")
     checkpoint.fill(model, tensors, run.best)
     return Recommender(
         model,

@@ -10,6 +10,7 @@ result.json         written when training has ended
 profile.json        where the time of its last part went, if asked for
 """
 
+import hashlib
 import json
 import platform
 import sys
@@ -20,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from hdccf import checkpoint
 from hdccf.checkpoint import explained
 from hdccf.config import Cluster as Cluster
 from hdccf.config import FitOptions as FitOptions
 from hdccf.config import Settings
 from hdccf.data.interactions import describe
 from hdccf.data.split import PARTS, Split
-from hdccf.errors import ConfigError, DataError, HdccfError, RunError
+from hdccf.errors import ConfigError, DataError, HdccfError, RunError, without_secrets
 from hdccf.evaluation.compare import FOLDER
 from hdccf.evaluation.evaluation import Evaluation
 from hdccf.files import atomic_directory, atomic_file, read_described, write_json
@@ -72,7 +75,7 @@ class RunFolder:
             "settings": settings.model_dump(mode="json"),
             "seed": seed,
             "split": {"method": split.method, "fingerprint": split.fingerprint},
-            "data": about,
+            "data": _public(about),
             "options": options.model_dump(mode="json"),
         }
         # All or nothing: a process that is killed here leaves no folder that is in the way.
@@ -86,6 +89,7 @@ class RunFolder:
     def open(cls, path: str | Path) -> "RunFolder":
         folder = Path(path)
         config = _read_config(folder)
+        config["data"] = _public(config.get("data") or {})
         try:
             settings = entry_named(config["model"]).settings(**config["settings"])
             options = FitOptions(**config["options"])
@@ -103,6 +107,28 @@ class RunFolder:
         if split.fingerprint != self.config["split"]["fingerprint"]:
             raise RunError(f"{self.path}/split is not the split that this run was trained on; train again")
         return split
+
+    @property
+    def fingerprint(self) -> str:
+        """Of model, settings, seed and split; checkpoints carry it, so that edited settings are noticed."""
+        parts = {key: self.config[key] for key in ("model", "settings", "seed", "split")}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def save_tensors(self, path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Writes a checkpoint of this run."""
+        checkpoint.save(path, tensors, {**facts, "run": self.fingerprint})
+
+    def load_tensors(
+        self, path: Path, device: torch.device | str = "cpu"
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Reads a checkpoint, and checks that it belongs to this run and its settings."""
+        tensors, facts = checkpoint.load(path, device)
+        if facts.pop("run", self.fingerprint) != self.fingerprint:
+            raise RunError(
+                f"{path} was written with other settings than {self.path}/run.json has; "
+                "restore run.json, or train again"
+            )
+        return tensors, facts
 
     @property
     def checkpoint(self) -> Path:
@@ -153,6 +179,11 @@ def free_folder(root: Path, stem: str) -> Path:
         number += 1
         candidate = root / f"{stem}-{number}"
     return candidate
+
+
+def _public(about: dict[str, Any]) -> dict[str, Any]:
+    """Facts about the data source, fit to be kept and shown: without passwords."""
+    return {name: without_secrets(fact) if isinstance(fact, str) else fact for name, fact in about.items()}
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""How alike two items are, or two users: by the model's own f where it has one, else by what it does have."""
+"""Similar items and similar users: by the model's own f, its vectors or weights, or by the data."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,18 +16,16 @@ from hdccf.models.base import Kind, Model, Scorer, VectorScorer
 from hdccf.recommend.candidates import SCORES_AT_ONCE, Best
 from hdccf.similarity import Cosine, Similarity, Vectors
 
+Nodes = Int64[Tensor, " b"]
 
-@runtime_checkable
-class Relation(Protocol):
+
+@dataclass(frozen=True, eq=False)
+class Relation:
     """Scores of some nodes with all nodes of their kind, and in words where they come from."""
 
-    @property
-    def stated(self) -> str: ...
-
-    @property
-    def n(self) -> int: ...
-
-    def to_all(self, nodes: Int64[Tensor, " b"]) -> Float[Tensor, "b n"]: ...
+    to_all: Callable[[Nodes], Float[Tensor, "b n"]]
+    n: int
+    stated: str
 
 
 def relation(model: Model, scorer: Scorer, events: Interactions, kind: Kind) -> Relation:
@@ -42,76 +39,44 @@ def relation(model: Model, scorer: Scorer, events: Interactions, kind: Kind) -> 
         own = model.relation(kind)
         if own is not None:
             what = "f(i, i′)" if kind == "items" else "f(u, u′)"
-            return ByVectors(own, vectors, f"the model's own {what}")
+            return _by_vectors(own, vectors, f"the model's own {what}")
         directions = scorer.similarity.scaled(vectors.embedding.detach())
-        return ByVectors(Cosine(), Vectors(directions, directions), f"cosine of the {kind[:-1]} vectors")
-    if model.item_weights is not None and kind == "items":
-        return ByWeights(model.item_weights)
+        return _by_vectors(Cosine(), Vectors(directions, directions), f"cosine of the {kind[:-1]} vectors")
+    weights = model.item_weights
+    if weights is not None and kind == "items":
+        stated = "EASE's weights: what having had the one adds to the other's score"
+        return Relation(lambda nodes: weights[nodes], len(weights), stated)
     return co_occurrence(events, kind)
 
 
+def _by_vectors(similarity: Similarity, vectors: Vectors, stated: str) -> Relation:
+    @torch.no_grad()
+    def to_all(nodes: Nodes) -> Float[Tensor, "b n"]:
+        return similarity.all_pairs(Vectors(vectors.embedding[nodes], vectors.factors[nodes]), vectors)
+
+    return Relation(to_all, len(vectors.embedding), stated)
+
+
+def co_occurrence(events: Interactions, kind: Kind) -> Relation:
+    """Cosine of the rows of observed pairs."""
+    observed = events.matrix if kind == "users" else events.matrix.T.tocsr()
+    lengths = np.sqrt(np.diff(observed.indptr)).astype(np.float32)
+    rows = (sparse.diags_array(1 / np.maximum(lengths, 1)) @ observed).tocsr()
+
+    def to_all(nodes: Nodes) -> Float[Tensor, "b n"]:
+        return torch.from_numpy((rows[nodes.numpy()] @ rows.T).toarray())
+
+    other = "users" if kind == "items" else "items"
+    stated = f"shared {other} in the data (cosine), as the model itself compares no {kind}"
+    return Relation(to_all, int(rows.shape[0]), stated)
+
+
 def best_related(relation: Relation, nodes: Int64[Tensor, " n"], k: int) -> Iterator[Best]:
-    """The k nodes most like each of these, without itself."""
+    """The k nodes most similar to each of these, without itself."""
     if k < 1:
         raise ConfigError(f"k={k} asks for nothing; ask for 1 or more")
-    at_once = max(1, SCORES_AT_ONCE // relation.n)
-    for block in torch.split(nodes, at_once):
+    for block in torch.split(nodes, max(1, SCORES_AT_ONCE // relation.n)):
         scores = relation.to_all(block).clone()
         scores[torch.arange(len(block)), block] = -torch.inf
         best, places = map(torch.from_numpy, top_k(scores.numpy(), min(k, relation.n)))
         yield Best(block, places, best)
-
-
-@dataclass(frozen=True)
-class ByVectors:
-    similarity: Similarity
-    vectors: Vectors
-    stated: str
-
-    @property
-    def n(self) -> int:
-        return len(self.vectors.embedding)
-
-    @torch.no_grad()
-    def to_all(self, nodes: Int64[Tensor, " b"]) -> Float[Tensor, "b n"]:
-        chosen = Vectors(self.vectors.embedding[nodes], self.vectors.factors[nodes])
-        return self.similarity.all_pairs(chosen, self.vectors)
-
-
-@dataclass(frozen=True)
-class ByWeights:
-    """Row i: what having had i adds to the score of every other item."""
-
-    weights: Float[Tensor, "n n"]
-    stated: str = "EASE's weights: what having had the one adds to the other's score"
-
-    @property
-    def n(self) -> int:
-        return len(self.weights)
-
-    def to_all(self, nodes: Int64[Tensor, " b"]) -> Float[Tensor, "b n"]:
-        return self.weights[nodes]
-
-
-@dataclass(frozen=True)
-class CoOccurrence:
-    """Cosine of the rows of a matrix of unit rows."""
-
-    rows: sparse.csr_array
-    stated: str
-
-    @property
-    def n(self) -> int:
-        return int(self.rows.shape[0])
-
-    def to_all(self, nodes: Int64[Tensor, " b"]) -> Float[Tensor, "b n"]:
-        return torch.from_numpy((self.rows[nodes.numpy()] @ self.rows.T).toarray())
-
-
-def co_occurrence(events: Interactions, kind: Kind) -> CoOccurrence:
-    observed = events.matrix if kind == "users" else events.matrix.T.tocsr()
-    lengths = np.sqrt(np.diff(observed.indptr)).astype(np.float32)
-    scaled = sparse.diags_array(1 / np.maximum(lengths, 1)) @ observed
-    other = "users" if kind == "items" else "items"
-    stated = f"shared {other} in the data (cosine), as the model itself compares no {kind}"
-    return CoOccurrence(scaled.tocsr(), stated)

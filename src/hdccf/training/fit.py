@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,18 @@ from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
-from hdccf.errors import ConfigError, EvaluationError
+from hdccf.errors import ConfigError, EvaluationError, RunError
 from hdccf.evaluation.metrics import check_names
 from hdccf.evaluation.ranking import Ranker, check_protocols
-from hdccf.files import write_json
+from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
-from hdccf.training.state import FolderStore, NullStore, TrainingState
-from hdccf.training.telemetry import Stopwatch, no_clock, open_tensorboard, table
+from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
+from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
 from hdccf.training.warm_start import start_from
 
 __all__ = ["Diagnosis", "StopTraining", "Watch", "fit", "parse_metric", "resume"]
@@ -89,8 +90,10 @@ def fit(
     about = about or {}
     if init_from is not None:
         about = {**about, "init_from": training.start_from(init_from)}
-    run = None if out is None else RunFolder.create(Path(out), settings, split, seed, options, about)
-    return training.run(run)
+    if out is None:
+        return training.run(None)
+    with locked(Path(out), RunError):
+        return training.run(RunFolder.create(Path(out), settings, split, seed, options, about))
 
 
 def resume(
@@ -119,7 +122,8 @@ def resume(
     source = run.config["data"].get("init_from")
     if source is not None and not run.checkpoint.exists():
         training.start_from(source["run"])
-    return training.run(run)
+    with locked(run.path, RunError):
+        return training.run(run)
 
 
 class _Training:
@@ -139,7 +143,7 @@ class _Training:
         self.progress, self.options, self.diagnosis = progress, options, diagnosis
         self.run_folder: RunFolder | None = None
         if isinstance(settings, TrainingSettings):
-            parse_metric(settings.validation_metric)
+            parse_metric(settings.validation_metric)  # before anything is built
         self.device = device_named(options.device)
         if options.threads is not None:
             torch.set_num_threads(options.threads)
@@ -154,23 +158,17 @@ class _Training:
         if self.model.groups:
             self._train()
         elif folder is None or not folder.best.exists():
-            self._solve()
+            started = time.monotonic()
+            self.model.solve(generator_for(self.seed, "solution"), self.progress)
+            self.state.seconds = time.monotonic() - started
         self._keep_best()
         # One that was solved before has its own result already, with the seconds that it took.
         if folder is not None and (self.model.groups or not folder.result.exists()):
             with checkpoint.explained(folder.result):
                 write_json(folder.result, result_of(self.state, len(self.split.validation) > 0))
-        config = self.run_folder.config if self.run_folder else {}
-        path = self.run_folder.path if self.run_folder else None
-        return Recommender(
-            self.model,
-            self.settings,
-            self.split,
-            seed=self.seed,
-            seconds=self.state.seconds,
-            path=path,
-            config=config,
-        )
+        kept: dict[str, Any] = {} if folder is None else {"path": folder.path, "config": folder.config}
+        seconds = self.state.seconds
+        return Recommender(self.model, self.settings, self.split, seed=self.seed, seconds=seconds, **kept)
 
     def start_from(self, source: str | Path) -> dict[str, Any]:
         self.warm = True
@@ -182,11 +180,6 @@ class _Training:
             )
         return found
 
-    def _solve(self) -> None:
-        started = time.monotonic()
-        self.model.solve(generator_for(self.seed, "solution"), self.progress)
-        self.state.seconds = time.monotonic() - started
-
     def _train(self) -> None:
         watch = Stopwatch() if self.options.profile else None
         folder = self.run_folder
@@ -194,11 +187,11 @@ class _Training:
             self.model,
             self.settings,
             validator_for(self.split, self.settings),
-            NullStore() if folder is None else FolderStore(folder),
+            CheckpointStore() if folder is None else FolderStore(folder),
             seed=self.seed,
             options=self.options,
             device=self.device,
-            clock=watch or no_clock,
+            clock=watch or nullcontext,
             progress=self.progress,
             diagnosis=self.diagnosis,
             on_evaluation=self.on_evaluation,
@@ -207,27 +200,26 @@ class _Training:
             open_tensorboard(folder.path if folder and self.options.tensorboard else None), warm=self.warm
         )
         self.state, self.best = loop.state, loop.best
-        if watch is not None:
-            self._tell_where_the_time_went(watch.report())
+        if watch is None:
+            return
+        report = watch.report()
+        if folder is not None:
+            with checkpoint.explained(folder.profile):
+                write_json(folder.profile, report)
+        if self.progress:
+            note(table(report))
 
     def _keep_best(self) -> None:
         """Leaves the model with its best weights, and a run with a file of them."""
         folder = self.run_folder
         if not self.best and folder is not None and folder.best.exists():
-            self.best, _ = checkpoint.load(folder.best, self.device)
+            self.best, _ = folder.load_tensors(folder.best, self.device)
             checkpoint.fill(self.model, self.best, folder.best)
         if not self.best:
             self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             if folder is not None:
-                checkpoint.save(folder.best, self.best, {"epoch": self.state.best_epoch})
+                folder.save_tensors(folder.best, self.best, {"epoch": self.state.best_epoch})
         self.model.load_state_dict(self.best)
-
-    def _tell_where_the_time_went(self, report: dict[str, Any]) -> None:
-        if self.run_folder is not None:
-            with checkpoint.explained(self.run_folder.profile):
-                write_json(self.run_folder.profile, report)
-        if self.progress:
-            note(table(report))
 
 
 def validator_for(split: Split, settings: Settings) -> Validator:

@@ -7,10 +7,10 @@ through it. In a process group every member runs this loop, in step with the oth
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,11 +24,12 @@ from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
 from hdccf.rng import generator_for
 from hdccf.training.optim import Rule, Stepper
 from hdccf.training.state import CheckpointStore, TrainingState
-from hdccf.training.telemetry import Board, Clock, no_clock, timed
+from hdccf.training.telemetry import Board, Clock
 
 _WORTH_SHARING = 1 << 22
 """So many numbers in a step, looked up or moved by the optimizer, are faster with several threads."""
 
+T = TypeVar("T")
 Diagnosis = Callable[[Model, Any], dict[str, float]]
 Validator = Callable[[Model], dict[str, float]]
 """The validation metric of a model, by its name; nothing where there is no validation part."""
@@ -54,7 +55,7 @@ class Loop:
         options: FitOptions,
         device: torch.device,
         process_group: ProcessGroup = SINGLE_PROCESS,
-        clock: Clock = no_clock,
+        clock: Clock = nullcontext,
         progress: bool = False,
         diagnosis: Diagnosis | None = None,
         on_evaluation: Watch | None = None,
@@ -64,13 +65,8 @@ class Loop:
                 f"{type(settings).__name__} has no training settings, but its model has parameters"
             )
         self.model, self.settings, self.validate, self.store = model, settings, validate, store
-        self.seed, self.options, self.device, self.process_group, self.clock = (
-            seed,
-            options,
-            device,
-            process_group,
-            clock,
-        )
+        self.seed, self.options, self.device = seed, options, device
+        self.process_group, self.clock = process_group, clock
         self.progress, self.diagnosis, self.on_evaluation = progress, diagnosis, on_evaluation
         self.state = TrainingState()
         self.steppers = {
@@ -95,7 +91,11 @@ class Loop:
                     display.evaluated(record, best=state.waited == 0)
                     board.add(record)
                     self.store.log(record)
-                    self._tell(record)
+                    try:
+                        if self.on_evaluation is not None:
+                            self.on_evaluation(record)
+                    except StopTraining:
+                        state.finished = True
                 if self.state.finished or (state.epoch - 1) % self.options.checkpoint_epochs == 0:
                     self._checkpoint()
 
@@ -128,10 +128,9 @@ class Loop:
 
     def _step(self, batch: Any, number: int) -> bool:
         """One batch; says whether it is time for a checkpoint, of which the first process decides."""
-        epoch = self.state.epoch
-        due = torch.tensor(
-            float(self.process_group.rank == 0 and self._checkpoint_is_due()), dtype=torch.float64
-        )
+        epoch, waited = self.state.epoch, time.monotonic() - self.last_checkpoint
+        decides = self.process_group.rank == 0 and waited > 60 * self.options.checkpoint_minutes
+        due = torch.tensor(float(decides), dtype=torch.float64)
         generator = generator_for(self.seed, "step", epoch, number, device=self.device)
         objectives = self.model.objectives(moved(batch, self.device), generator)
         for objective in timed(self.clock, "scores and loss", objectives):
@@ -139,7 +138,9 @@ class Loop:
             values = {**objective.terms, "loss": objective.loss.detach(), "due": due}
             # One exchange for all of them, in float64, which changes no number that is shown.
             own = torch.stack([value.to(self.device, torch.float64) for value in values.values()])
-            *totals, due_now = self.process_group.all_reduce(own).tolist()
+            if self.process_group.size > 1:
+                own = self.process_group.all_reduce(own)
+            *totals, due_now = own.tolist()
             for name, value in zip(values, totals, strict=False):
                 if not math.isfinite(value):
                     raise TrainingError(
@@ -168,7 +169,10 @@ class Loop:
             means = {name: total / state.step for name, total in state.sums.items()}
             with self.clock("evaluation"):
                 validation = self.validate(self.model)
-                diagnostics = self._diagnose(batch)
+                last_batch = moved(batch, self.device)
+                diagnostics = self.model.diagnose(last_batch)
+                if self.diagnosis is not None:
+                    diagnostics |= self.diagnosis(self.model, last_batch)
             record = {
                 "epoch": epoch,
                 "loss": means.pop("loss"),
@@ -188,26 +192,12 @@ class Loop:
         state.epoch, state.step, state.sums = epoch + 1, 0, {}
         return record
 
-    def _tell(self, record: dict[str, Any]) -> None:
-        try:
-            if self.on_evaluation is not None:
-                self.on_evaluation(record)
-        except StopTraining:
-            self.state.finished = True
-
     def _refuse_lost_weights(self) -> None:
         """A loss shows what the step before did to the weights; of an epoch's last step this does."""
         for name, tensor in self.model.state_dict().items():
             if not bool(torch.isfinite(tensor).all()):
                 epoch, step = self.state.epoch, self.state.step - 1
                 raise TrainingError(_not_finite(name, math.nan, "weights", epoch, step, self.settings))
-
-    def _diagnose(self, batch: Any) -> dict[str, float]:
-        batch = moved(batch, self.device)
-        found = self.model.diagnose(batch)
-        return found if self.diagnosis is None else {**found, **self.diagnosis(self.model, batch)}
-
-    # -- what is kept ----------------------------------------------------------------------------------------
 
     def _remember_best(self) -> None:
         with self.clock("checkpoints"):
@@ -217,22 +207,16 @@ class Loop:
             if self.process_group.size == 1:
                 self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
 
-    def _checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self.last_checkpoint > 60 * self.options.checkpoint_minutes
-
     def _checkpoint(self) -> None:
         self.last_checkpoint = time.monotonic()
-        with self.clock("checkpoints"):
-            self.store.save(*self._packed())
-
-    def _packed(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         numbers: dict[str, Any] = {}
         for prefix, optimizer in self._optimizers():
             more_tensors, more_numbers = checkpoint.pack_optimizer(optimizer, prefix)
             tensors.update(more_tensors)
             numbers.update(more_numbers)
-        return tensors, {"state": self.state.to_json(), "optimizers": numbers}
+        with self.clock("checkpoints"):
+            self.store.save(tensors, {"state": self.state.to_json(), "optimizers": numbers})
 
     def _restore(self, warm: bool) -> None:
         kept = self.store.load(self.device)
@@ -243,9 +227,8 @@ class Loop:
             return
         tensors, facts = kept
         place = self.store.location
-        of_model = {
-            name.removeprefix("model."): x for name, x in tensors.items() if name.startswith("model.")
-        }
+        named = ((name.partition("."), tensor) for name, tensor in tensors.items())
+        of_model = {name: tensor for (kind, _, name), tensor in named if kind == "model"}
         checkpoint.fill(self.model, of_model, Path(place))
         try:
             self.state = TrainingState.from_json(facts["state"])
@@ -256,9 +239,7 @@ class Loop:
         if self.state.best_epoch and self.process_group.size == 1:
             self.best = self.store.load_best(self.device) or {}
             if not self.best:
-                raise RunError(
-                    f"{self.store.best_location} is gone, and with it the best weights so far; train again"
-                )
+                raise RunError(f"the best weights beside {place} are gone; train again")
         self.store.truncate_log(self.state.epoch - 1)
         if self.progress:
             note(f"going on at epoch {self.state.epoch}, step {self.state.step}")
@@ -269,6 +250,17 @@ class Loop:
             for group, stepper in self.steppers.items()
             for kind, optimizer in stepper.optimizers.items()
         ]
+
+
+def timed(clock: Clock, stage: str, values: Iterable[T]) -> Iterator[T]:
+    """The same values; the time until each of them is there goes to the stage."""
+    iterator, end = iter(values), object()
+    while True:
+        with clock(stage):
+            value: Any = next(iterator, end)
+        if value is end:
+            return
+        yield value
 
 
 def _not_finite(term: str, value: float, group: str, epoch: int, step: int, settings: Settings) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from torch.optim.adam import adam
 from hdccf.config import TrainingSettings
 from hdccf.kernels.embedding import arrays, is_compiled
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
-from hdccf.training.telemetry import Clock, no_clock
+from hdccf.training.telemetry import Clock
 
 
 class Rule(Protocol):
@@ -128,24 +129,16 @@ class RowAdam(Moments):
         table.index_add_(0, rows, mean / (square.sqrt() + self.EPSILON), alpha=-self._length(state))
 
     def _move_compiled(self, table: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        from hdccf.kernels import embedding_numba  # not at the top: numba takes half a second to import
+
         first, second = self.BETAS
         rates = 1 - first, second, 1 - second, self._length(state), self.EPSILON
         moments = state["exp_avg"], state["exp_avg_sq"]
-        _kernels().adam_some(*arrays(table, *moments, *_chained_rows(gradient)), rates)
-
-
-def _chained_rows(gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of a sparse gradient: its rows, the last place of each, the place before each, and the values."""
-    index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
-    last, before = (torch.empty(n, dtype=torch.int32) for n in (len(gradient), len(index)))
-    _kernels().link_rows(*arrays(index, last, before))
-    return index, last, before, values
-
-
-def _kernels() -> Any:
-    from hdccf.kernels import adam_numba  # not at the top: numba takes half a second to import
-
-    return adam_numba
+        index, values = gradient._indices()[0].contiguous(), gradient._values().contiguous()
+        # The last place of each row in the index, and the place before each.
+        last, before = (torch.empty(n, dtype=torch.int32) for n in (len(gradient), len(index)))
+        embedding_numba.link_rows(*arrays(index, last, before))
+        embedding_numba.adam_some(*arrays(table, *moments, index, last, before, values), rates)  # type: ignore[call-arg]
 
 
 OPTIMIZERS: dict[str, Callable[..., Rule]] = {
@@ -168,7 +161,7 @@ class Stepper:
         self,
         parameters: Iterable[nn.Parameter],
         settings: TrainingSettings,
-        clock: Clock = no_clock,
+        clock: Clock = nullcontext,
         process_group: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.parameters = list(parameters)
@@ -197,22 +190,16 @@ class Stepper:
             parameter.grad = None
         with self.clock("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
-            if not self.sparse:
-                self._densify()
-            self.process_group.all_reduce_gradients(self.parameters)
-        with self.clock("optimizer"):
-            if self.sparse:
-                # The rules make sparse tensors of valid ones' indices; torch warns until told not to check.
-                with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
-                    self._step()
-            else:
-                self._step()
-
-    def _densify(self) -> None:
-        """Gradients of looked-up rows as whole tables, which all rules but the sparse ones take."""
-        for parameter in self.parameters:
-            if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:
-                parameter.grad = parameter.grad.to_dense()
+            for parameter in self.parameters if not self.sparse else ():
+                # Gradients of looked-up rows as whole tables, which all rules but the sparse ones take.
+                if parameter.grad is not None and parameter.grad.layout == torch.sparse_coo:
+                    parameter.grad = parameter.grad.to_dense()
+            if self.process_group.size > 1:
+                self.process_group.all_reduce_gradients(self.parameters)
+        # The rules make sparse tensors of valid ones' indices; torch warns until told not to check.
+        unchecked = torch.sparse.check_sparse_tensor_invariants(False)  # type: ignore[no-untyped-call]
+        with self.clock("optimizer"), unchecked:
+            self._step()
 
     def _step(self) -> None:
         if "sparse" not in self.optimizers:

@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hdccf import checkpoint
 from hdccf.errors import RunError
 from hdccf.recommend.run_folder import RunFolder
 
@@ -40,100 +39,55 @@ class TrainingState:
         return cls(**facts, best_value=-math.inf if value is None else value)
 
 
-class CheckpointStore(Protocol):
-    """What the loop asks of it: where to go on, the best weights, and a line an evaluation."""
+class CheckpointStore:
+    """Keeps checkpoints, the best weights and a record of each evaluation. The base class keeps nothing."""
 
-    @property
-    def location(self) -> str:
-        """Where the checkpoint is, for messages."""
-        ...
-
-    @property
-    def best_location(self) -> str:
-        """Where the best weights are, for messages."""
-        ...
+    location = "memory"
+    """Where the checkpoint is, for messages."""
 
     def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
         """The last checkpoint, if there is one."""
-        ...
-
-    def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
-        """A checkpoint in the place of the last one, all or nothing."""
-        ...
-
-    def save_best(self, tensors: Tensors, epoch: int) -> None: ...
-
-    def load_best(self, device: torch.device) -> Tensors | None: ...
-
-    def log(self, record: dict[str, Any]) -> None: ...
-
-    def truncate_log(self, epoch: int) -> None:
-        """Takes back the lines of epochs that will be trained again."""
-        ...
-
-    def raise_interrupted(self, epoch: int, step: int) -> None:
-        """Raises what tells the user of an interruption how to go on."""
-        ...
-
-
-class NullStore:
-    """Keeps nothing: what is not given back at the end is lost."""
-
-    location = best_location = "memory"
-
-    def load(self, device: torch.device) -> None:
         return None
 
     def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
-        pass
+        """Replaces the last checkpoint, all or nothing."""
 
     def save_best(self, tensors: Tensors, epoch: int) -> None:
-        pass
+        """Replaces the best weights."""
 
-    def load_best(self, device: torch.device) -> None:
+    def load_best(self, device: torch.device) -> Tensors | None:
+        """The best weights, if there are any."""
         return None
 
     def log(self, record: dict[str, Any]) -> None:
-        pass
+        """Adds the record of an evaluation."""
 
     def truncate_log(self, epoch: int) -> None:
-        pass
+        """Removes the records of epochs that will be trained again."""
 
     def raise_interrupted(self, epoch: int, step: int) -> None:
+        """Raises the error that tells the user how to continue."""
         raise KeyboardInterrupt
 
 
-class FolderStore:
+class FolderStore(CheckpointStore):
     """In the folder of a run."""
 
     def __init__(self, run: RunFolder) -> None:
-        self.run = run
-
-    @property
-    def location(self) -> str:
-        return str(self.run.checkpoint)
-
-    @property
-    def best_location(self) -> str:
-        return str(self.run.best)
+        self.run, self.location = run, str(run.checkpoint)
+        self.log, self.truncate_log = run.log, run.truncate_log  # type: ignore[method-assign]
 
     def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
-        return checkpoint.load(self.run.checkpoint, device) if self.run.checkpoint.exists() else None
+        return self.run.load_tensors(self.run.checkpoint, device) if self.run.checkpoint.exists() else None
 
     def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
-        checkpoint.save(self.run.checkpoint, tensors, facts)
+        self.run.save_tensors(self.run.checkpoint, tensors, facts)
 
     def save_best(self, tensors: Tensors, epoch: int) -> None:
-        checkpoint.save(self.run.best, tensors, {"epoch": epoch})
+        self.run.save_tensors(self.run.best, tensors, {"epoch": epoch})
 
     def load_best(self, device: torch.device) -> Tensors | None:
-        return checkpoint.load(self.run.best, device)[0] if self.run.best.exists() else None
-
-    def log(self, record: dict[str, Any]) -> None:
-        self.run.log(record)
-
-    def truncate_log(self, epoch: int) -> None:
-        self.run.truncate_log(epoch)
+        return self.run.load_tensors(self.run.best, device)[0] if self.run.best.exists() else None
 
     def raise_interrupted(self, epoch: int, step: int) -> None:
         raise RunError(

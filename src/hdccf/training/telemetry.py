@@ -1,11 +1,11 @@
 """Telemetry of a training: TensorBoard curves, seconds by stage, and the false-negative rate."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,16 +19,8 @@ from hdccf.losses.diagnostics import false_negative_rates
 STAGES = ("sampling", "scores and loss", "backward", "optimizer", "evaluation", "checkpoints")
 OTHER = "other"
 
-Clock = Callable[[str], AbstractContextManager[None]]
-"""Opened around each piece of a stage, by the stage's name."""
-
-T = TypeVar("T")
-_NOTHING = nullcontext()
-
-
-def no_clock(stage: str) -> AbstractContextManager[None]:
-    """Reads no clock: profiling is off."""
-    return _NOTHING
+Clock = Callable[[str], AbstractContextManager[Any]]
+"""Opened around each piece of a stage, by the stage's name; `nullcontext` measures nothing."""
 
 
 class Stopwatch:
@@ -61,17 +53,6 @@ class Stopwatch:
             for stage, taken in seconds.items()
         }
         return {"seconds": round(total, 4), "stages": stages}
-
-
-def timed(clock: Clock, stage: str, values: Iterable[T]) -> Iterator[T]:
-    """The same values; the time until each of them is there goes to the stage."""
-    iterator, end = iter(values), object()
-    while True:
-        with clock(stage):
-            value: Any = next(iterator, end)
-        if value is end:
-            return
-        yield value
 
 
 def table(report: dict[str, Any]) -> str:

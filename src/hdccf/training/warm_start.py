@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from hdccf import checkpoint
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError, RunError
 from hdccf.models.base import Model
@@ -40,7 +39,7 @@ def start_from(model: Model, name: str, train: Interactions, source: str | Path)
     if not run.best.exists():
         raise RunError(f"{run.path} has no trained weights yet; finish it: hdccf train --resume {run.path}")
     old = run.split().train
-    trained, _ = checkpoint.load(run.best)
+    trained, _ = run.load_tensors(run.best)
     fresh = model.state_dict()
     differing = sorted(fresh.keys() ^ trained.keys())
     if differing:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from hdccf.data.batches import Block, InBatch, Pool, SampledBatch
 from hdccf.data.graph import Neighbours
@@ -21,10 +21,11 @@ from hdccf.data.samplers import (
     prefetch,
 )
 from hdccf.data.weights import weights_of
+from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.losses.diagnostics import NegativeShares, bpr_shares, describe_negatives, softmax_shares
 from hdccf.losses.negatives import NegativeSet
-from hdccf.models.base import Kind, Objective, Scorer, VectorScorer
-from hdccf.models.fold_in import ContrastiveRows, Frozen, PairRows, RowLoss, solve
+from hdccf.models.base import ALL, Kind, Objective, Scorer, VectorScorer
+from hdccf.models.fold_in import ContrastiveRows, PairRows, RowLoss, solve
 from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.network import HDCCFNetwork
 from hdccf.models.hdccf.settings import HDCCF
@@ -35,21 +36,14 @@ Sampler = (
     InBatchSampler | UniformSampler | BlockSampler | PoolSampler | HistoryBlockSampler | WindowBlockSampler
 )
 
-_ALL = "all"
-
 
 class HDCCFModel(HDCCFNetwork):
     """Built from settings and training pairs; the trainer does the rest."""
 
     def __init__(self, settings: HDCCF, train: Interactions, generator: torch.Generator) -> None:
         super().__init__(settings, train, generator)
+        self.users_are_histories, self.has_free_vectors = self.uses_history, not self.uses_history
         self._positive_weights = self.graph.along(weights_of(settings, train))
-
-    # -- training --------------------------------------------------------------------------------------------
-
-    @property
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        return {_ALL: list(self.parameters())}
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -78,11 +72,7 @@ class HDCCFModel(HDCCFNetwork):
         return UniformSampler(*given, s.batch_size, s.negatives, s.neighbours)
 
     @property
-    def n_batches(self) -> int:
-        return len(self.sampler)
-
-    @property
-    def lookups_per_step(self) -> int | None:
+    def lookups_per_step(self) -> int | None:  # type: ignore[override]
         """A pool's vectors and its users' positives; sixteen products take as long as looking one up."""
         s = self.settings
         if s.sampler != "pool":
@@ -103,7 +93,7 @@ class HDCCFModel(HDCCFNetwork):
             loss, terms = steps.pool_step(self, batch)
         else:
             loss, terms = steps.instance_step(self, batch, generator)
-        yield Objective(loss, _ALL, terms)
+        yield Objective(loss, ALL, terms)
 
     @torch.no_grad()
     def diagnose(self, batch: Batch) -> dict[str, float]:
@@ -126,18 +116,8 @@ class HDCCFModel(HDCCFNetwork):
         log_weights = self.log_weights("items", drawn_by_frequency=False)
         return softmax_shares(scores, observed, s.temperature, stated, log_weights)
 
-    # -- scoring and fold-in ---------------------------------------------------------------------------------
-
     def scorer(self) -> VectorScorer:
         return VectorScorer(self.user_item, self.all_users(), self.items.all())
-
-    @property
-    def users_are_histories(self) -> bool:
-        return self.uses_history
-
-    @property
-    def has_free_vectors(self) -> bool:
-        return not self.uses_history
 
     def users_from(self, events: Interactions) -> Scorer:
         if not self.uses_history:
@@ -161,10 +141,8 @@ class HDCCFModel(HDCCFNetwork):
                 masked=s.mask_observed,
             )
         else:
-            loss = PairRows.named(s.loss)
-        return solve(Frozen.of(self._vector_scorer(known), of_users), loss, events, weights)
-
-    # -- answers ---------------------------------------------------------------------------------------------
+            loss = PairRows(PAIR_LOSSES[s.loss], 1, None, 0.0)
+        return solve(self._vector_scorer(known), loss, events, weights, of_users)
 
     def relation(self, kind: Kind) -> Similarity | None:
         return self.item_item if kind == "items" else self.user_user

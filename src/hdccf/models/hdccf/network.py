@@ -16,8 +16,7 @@ from hdccf.errors import ConfigError
 from hdccf.losses.negatives import ContrastiveLoss
 from hdccf.models.base import Model
 from hdccf.models.hdccf.settings import HDCCF
-from hdccf.models.layers import HistoryAttention, Table
-from hdccf.models.spectral import start_spectral
+from hdccf.models.layers import HistoryAttention, Table, start_spectral
 from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
 
 _USERS_AT_ONCE = 512
@@ -86,8 +85,6 @@ class HDCCFNetwork(Model):
             with torch.no_grad():
                 self.items.embedding[:, -1] = 0  # the learned popularity starts at zero
 
-    # -- vectors ---------------------------------------------------------------------------------------------
-
     @property
     def history_table(self) -> Table:
         """The items' vectors in histories."""
@@ -146,8 +143,6 @@ class HDCCFNetwork(Model):
         """The weighted history of each user up to a cut."""
         s = self.settings
         return cut_histories(items_of, users, cuts, s.history_half_life, s.history_length, s.history_floor)
-
-    # -- weights of negatives --------------------------------------------------------------------------------
 
     def log_weights(self, kind: Literal["items", "users"], drawn_by_frequency: bool) -> Float[Tensor, " n"]:
         """Weights with which negatives count ∝ frequency^(1 − β), given how they were drawn; 1 on average.

@@ -172,6 +172,11 @@ class HDCCF(BlockSettings):
                 and self.similarity != "popular"
                 and bool((train.by_user.degrees >= 2).any())
             )
+            if self.history_encoder == "attention" and not possible:
+                raise ConfigError(
+                    "history_encoder='attention' needs times, sampler='block' and users with two items; "
+                    "give a time column, or take history_encoder='sum'"
+                )
             return self.model_copy(update={"user_vector": "history" if possible else "free"})
         if self.user_vector == "history" and train.times is None:
             raise ConfigError(
@@ -228,6 +233,10 @@ class HDCCF(BlockSettings):
                 "user_user_weight and item_item_weight to 0"
             )
         if self.history_encoder == "attention":
+            if self.user_vector == "free":
+                raise ValueError(
+                    "history_encoder='attention' encodes histories; set user_vector to history or auto"
+                )
             if self.embedding_dim % self.attention_heads:
                 raise ValueError(
                     f"attention_heads={self.attention_heads} cannot share {self.embedding_dim} dimensions; "

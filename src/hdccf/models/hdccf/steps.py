@@ -3,6 +3,8 @@
 A step reads the network's parameters and its batch, and draws from the generator it is given.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,9 +13,9 @@ from torch import Tensor
 
 from hdccf import losses
 from hdccf.data.batches import Block, InBatch, NegativeColumns, Pool, SampledBatch, part_of
+from hdccf.losses.block import can_fuse_pool, fused_pool_loss
+from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.losses.negatives import BlockPairs, NegativeSet, NegativeTerm, weighted_mean, without_neighbours
-from hdccf.losses.pairs import PAIR_LOSSES
-from hdccf.losses.pool import can_fuse_pool, fused_pool_loss
 from hdccf.models.hdccf.network import HDCCFNetwork
 from hdccf.parallel import ProcessGroup
 from hdccf.similarity import Cosine, Similarity, Vectors
@@ -49,9 +51,6 @@ class ScoredBlock(NamedTuple):
     item_item: NegativeSet | None
     anchor_weights: tuple[Float[Tensor, " a"], Float[Tensor, " anchors"]]
     """Of the own anchors, and of all."""
-
-
-# -- steps: a batch's loss -----------------------------------------------------------------------------------
 
 
 def instance_step(net: HDCCFNetwork, batch: InBatch | SampledBatch, generator: torch.Generator) -> Loss:
@@ -99,9 +98,6 @@ def _total(
     return total, {**shown, **clips}
 
 
-# -- losses of a scored batch --------------------------------------------------------------------------------
-
-
 def _instance_loss(
     net: HDCCFNetwork, scored: Scored, n: int, generator: torch.Generator
 ) -> tuple[Float[Tensor, " b"], Terms]:
@@ -145,9 +141,9 @@ def _block_loss(
 
 
 def block_pairs(block: Block) -> BlockPairs:
-    observed = block.observed
+    observed = block.observed_rows, block.observed_columns
     same = block.rows is block.observed_rows and block.positive_columns is block.observed_columns
-    return BlockPairs(observed if same else block.positives, observed)
+    return BlockPairs(observed if same else (block.rows, block.positive_columns), observed)
 
 
 def _block_bpr_loss(
@@ -211,9 +207,6 @@ def _clips(items: NegativeTerm, users: NegativeTerm) -> Terms:
     return {"clipped-items": items.clipped.detach(), "clipped-users": users.clipped.detach()}
 
 
-# -- scores of a batch ---------------------------------------------------------------------------------------
-
-
 def score_in_batch(net: HDCCFNetwork, batch: InBatch, n_instances: int | None = None) -> Scored:
     """Every instance against the distinct neighbours of all (Eq. 9).
 
@@ -222,39 +215,31 @@ def score_in_batch(net: HDCCFNetwork, batch: InBatch, n_instances: int | None = 
     users, items = net.user_vectors(batch.users), net.items.of(batch.items)
     column_users = net.user_vectors(batch.user_negatives.columns)
     column_items = net.items.of(batch.item_negatives.columns)
-    masked = net.settings.mask_observed
-    item_weights = in_batch_log_weights(
-        batch.item_negatives, net.log_item_weights[batch.item_negatives.columns], mask_observed=masked
-    )
-    user_weights = in_batch_log_weights(
-        batch.user_negatives, net.log_user_weights[batch.user_negatives.columns], mask_observed=masked
-    )
     # Q is counted before masking (erratum 3).
     size = float(net.settings.neighbours * ((n_instances or len(batch.users)) - 1))
 
-    def negative_set(
+    def weights(negatives: NegativeColumns, log_frequency: Float[Tensor, " n"]) -> Float[Tensor, "b c"]:
+        masked = net.settings.mask_observed
+        return in_batch_log_weights(negatives, log_frequency[negatives.columns], mask_observed=masked)
+
+    def side(
         scores: Float[Tensor, "b c"],
         log_weights: Float[Tensor, "b c"],
-        side: NegativeColumns,
+        negatives: NegativeColumns,
         target: Int64[Tensor, " b"],
     ) -> NegativeSet:
-        return NegativeSet(
-            scores, log_weights, size, scores.gather(1, side.own), side.columns[side.own] != target[:, None]
-        )
+        valid = negatives.columns[negatives.own] != target[:, None]
+        return NegativeSet(scores, log_weights, size, scores.gather(1, negatives.own), valid)
 
-    def relation(
-        similarity: Similarity | None, left: Vectors, right: Vectors, *rest: Tensor | NegativeColumns
-    ) -> NegativeSet | None:
-        return None if similarity is None else negative_set(similarity.all_pairs(left, right), *rest)  # type: ignore[arg-type]
-
-    on_items = (item_weights, batch.item_negatives, batch.items)
-    on_users = (user_weights, batch.user_negatives, batch.users)
+    on_items = (weights(batch.item_negatives, net.log_item_weights), batch.item_negatives, batch.items)
+    on_users = (weights(batch.user_negatives, net.log_user_weights), batch.user_negatives, batch.users)
+    f, uu, ii = net.user_item, net.user_user, net.item_item
     return Scored(
-        net.user_item.matching(users, items),
-        negative_set(net.user_item.all_pairs(users, column_items), *on_items),
-        negative_set(net.user_item.all_pairs(column_users, items).T, *on_users),
-        relation(net.user_user, users, column_users, *on_users),
-        relation(net.item_item, items, column_items, *on_items),
+        f.matching(users, items),
+        side(f.all_pairs(users, column_items), *on_items),
+        side(f.all_pairs(column_users, items).T, *on_users),
+        None if uu is None else side(uu.all_pairs(users, column_users), *on_users),
+        None if ii is None else side(ii.all_pairs(items, column_items), *on_items),
     )
 
 
@@ -276,43 +261,44 @@ def in_batch_log_weights(
 def score_sampled(net: HDCCFNetwork, batch: SampledBatch) -> Scored:
     """Every instance against S negatives a side of its own (Eq. 1)."""
     users, items = net.user_vectors(batch.users), net.items.of(batch.items)
-    negative_items, negative_users = (
-        net.items.of(batch.negative_items),
-        net.user_vectors(batch.negative_users),
-    )
-    near_items, near_users = net.items.of(batch.neighbour_items), net.user_vectors(batch.neighbour_users)
     each_user, each_item = _to_column(users), _to_column(items)
     size = float(batch.negative_items.shape[1])
-    f = net.user_item.matching
-    item_weights = net.log_item_weights[batch.negative_items]
-    user_weights = net.log_user_weights[batch.negative_users]
-    other_items = batch.neighbour_items != batch.items[:, None]
-    other_users = batch.neighbour_users != batch.users[:, None]
 
-    user_user = item_item = None
-    if net.user_user is not None:
-        g = net.user_user.matching
-        user_user = NegativeSet(
-            g(each_user, negative_users), user_weights, size, g(each_user, near_users), other_users
-        )
-    if net.item_item is not None:
-        g = net.item_item.matching
-        item_item = NegativeSet(
-            g(each_item, negative_items), item_weights, size, g(each_item, near_items), other_items
-        )
+    def side(
+        f: Callable[[Vectors], Float[Tensor, "b c"]],
+        negatives: Vectors,
+        neighbours: Vectors,
+        log_weights: Float[Tensor, "b c"],
+        valid: Bool[Tensor, "b p"],
+    ) -> NegativeSet:
+        return NegativeSet(f(negatives), log_weights, size, f(neighbours), valid)
+
+    on_items = (
+        net.items.of(batch.negative_items),
+        net.items.of(batch.neighbour_items),
+        net.log_item_weights[batch.negative_items],
+        batch.neighbour_items != batch.items[:, None],
+    )
+    on_users = (
+        net.user_vectors(batch.negative_users),
+        net.user_vectors(batch.neighbour_users),
+        net.log_user_weights[batch.negative_users],
+        batch.neighbour_users != batch.users[:, None],
+    )
+    f, uu, ii = net.user_item.matching, net.user_user, net.item_item
     return Scored(
         f(users, items),
-        NegativeSet(f(each_user, negative_items), item_weights, size, f(each_user, near_items), other_items),
-        NegativeSet(f(negative_users, each_item), user_weights, size, f(near_users, each_item), other_users),
-        user_user,
-        item_item,
+        side(partial(f, each_user), *on_items),
+        side(lambda others: f(others, each_item), *on_users),
+        None if uu is None else side(partial(uu.matching, each_user), *on_users),
+        None if ii is None else side(partial(ii.matching, each_item), *on_items),
     )
 
 
 def score_block(net: HDCCFNetwork, block: Block, generator: torch.Generator) -> ScoredBlock:
     """All users of a block with all its items, once."""
     group, n_rows = net.process_group, len(block.users)
-    part = part_of(block, group.rows(n_rows))
+    part = block if group.size == 1 else part_of(block, group.rows(n_rows))
     users, items = net.block_vectors(part, generator)
     log_items, log_users = net.block_log_weights(block)
     user_user = item_item = None
