@@ -10,11 +10,10 @@ import typer
 
 from hdccf import __version__
 from hdccf.cli import data
-from hdccf.cli.answering import explain, export, report, score, similar
+from hdccf.cli.answering import explain, export, report, score, serve, similar
 from hdccf.cli.evaluate import compare, evaluate
 from hdccf.cli.experiments import reproduce, tune, verify
 from hdccf.cli.recommend import models, recommend
-from hdccf.cli.serve import serve
 from hdccf.cli.train import train
 from hdccf.errors import HdccfError
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+from hdccf.cli.data import CacheOptions
 from hdccf.cli.options import Flag, Panel, with_options
-from hdccf.cli.reading import CacheOptions
 from hdccf.config import Options
 from hdccf.errors import ConfigError
 

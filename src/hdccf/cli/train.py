@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, was_given, with_options
-from hdccf.cli.reading import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.config import Cluster, FitOptions, Options, Settings
 from hdccf.errors import ConfigError, needs_ray
 

@@ -88,12 +88,6 @@ class World:
         """The same for pairs: does the n-th user like the n-th item?"""
         return self.tastes.liked(self._users(users), self._items(items), pairs=True)
 
-    def exposed(self, users: ArrayLike, items: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """users × items: what was shown to the user, liked or not."""
-        asked = self._items(items)
-        rows = [np.isin(asked, self.shown.draws(user, user + 1)[1]) for user in self._users(users)]
-        return np.array(rows, np.bool_).reshape(len(rows), len(asked))
-
     # -- the truth about users and items ---------------------------------------------------------------------
 
     def true_negatives(self, user: int) -> Indices:
