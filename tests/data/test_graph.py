@@ -25,9 +25,10 @@ def test_both_directions_hold_the_pairs_and_histories_keep_their_order(seed: int
     assert pairs_of(graph) == expected
     from_items = torch.repeat_interleave(graph.users_of.degrees)
     assert set(zip(graph.users_of.flat.tolist(), from_items.tolist(), strict=True)) == expected
-    for user, history in enumerate(data.histories()):
-        starts = graph.items_of.starts
-        assert graph.items_of.flat[starts[user] : starts[user + 1]].tolist() == history.tolist()
+    starts = graph.items_of.starts
+    for user in range(data.n_users):
+        history = graph.items_of.flat[starts[user] : starts[user + 1]]
+        assert history.tolist() == data.by_user.of(user).tolist()
 
 
 def test_contains_is_membership_for_every_pair() -> None:

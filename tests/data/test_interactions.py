@@ -1,6 +1,7 @@
 """`Interactions` against a slow, literal version with dictionaries, and its round trip through a folder."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data.interactions import Interactions, stable_order
+from hdccf.data.adjacency import stable_order
+from hdccf.data.interactions import Interactions
 from hdccf.errors import DataError, HdccfError
 
 
@@ -58,19 +60,12 @@ def as_rows(data: Interactions) -> list[Row]:
 
 
 @settings(deadline=None)
-@given(tables, st.booleans())
-def test_equals_the_literal_version(table: list[Row], times: bool) -> None:
-    data = build(table, times=times)
-    assert as_rows(data) == literal(table, times=times)
+@given(tables, st.booleans(), st.booleans())
+def test_equals_the_literal_version(table: list[Row], times: bool, counts: bool) -> None:
+    data = build(table, times=times, counts=counts)
+    counted = table if counts else [row._replace(often=1) for row in table]
+    assert as_rows(data) == literal(counted, times=times)
     assert (data.times is None) == (not times)
-
-
-@settings(deadline=None)
-@given(tables)
-def test_rows_count_once_without_counts(table: list[Row]) -> None:
-    data = build(table, counts=False)
-    assert as_rows(data) == literal([row._replace(often=1) for row in table])
-    assert int(data.counts.sum()) == len(table)
 
 
 @settings(deadline=None)
@@ -144,9 +139,7 @@ def test_what_is_in_it() -> None:
     assert (data.n_users, data.n_items) == (N_USERS, N_ITEMS)
     assert data.density == pytest.approx(3 / 30)
     assert repr(data) == "Interactions(5 users × 6 items, 3 pairs, 10.000 % dense, 1970-01-01 to 1970-01-11)"
-    assert data.user_index["u4"] == 4
-    assert data.item_index[12] == 2
-    assert [history.tolist() for history in data.histories()] == [[1, 2], [], [], [], [1]]
+    assert [data.by_user.of(user).tolist() for user in range(N_USERS)] == [[1, 2], [], [], [], [1]]
     assert data.frame()["user"].to_list() == ["u0", "u0", "u4"]
     assert data.frame()["count"].to_list() == [1, 2, 1]
     assert build([]).density == 0
@@ -168,25 +161,17 @@ def test_immutable() -> None:
         ({"items": [0]}, "1 items were given for 2 users"),
         ({"times": [0]}, "1 times were given for 2 users"),
         ({"counts": [1, 1, 1]}, "3 counts were given for 2 users"),
+        ({"titles": pl.Series(["B"])}, "1 titles were given for 6 items"),
     ],
 )
-def test_refuses_what_does_not_fit(changes: dict[str, list[int]], message: str) -> None:
-    given_rows: dict[str, list[int]] = {"users": [0, 1], "items": [0, 1], "times": [0, 0], "counts": [1, 1]}
-    arrays: dict[str, Any] = {name: np.array(values) for name, values in (given_rows | changes).items()}
+def test_refuses_what_does_not_fit(changes: dict[str, Any], message: str) -> None:
+    rows_given = {"users": [0, 1], "items": [0, 1], "times": [0, 0], "counts": [1, 1]} | changes
+    columns: dict[str, Any] = {
+        name: np.array(values) if isinstance(values, list) else values for name, values in rows_given.items()
+    }
     with pytest.raises(DataError, match=message):
         Interactions.from_codes(
-            **arrays, user_ids=pl.Series(range(N_USERS)), item_ids=pl.Series(range(N_ITEMS))
-        )
-
-
-def test_refuses_titles_of_another_length() -> None:
-    with pytest.raises(DataError, match="1 titles were given for 2 items"):
-        Interactions.from_codes(
-            np.array([0]),
-            np.array([0]),
-            user_ids=pl.Series(["a"]),
-            item_ids=pl.Series(["b", "c"]),
-            titles=pl.Series(["B"]),
+            **columns, user_ids=pl.Series(range(N_USERS)), item_ids=pl.Series(range(N_ITEMS))
         )
 
 
@@ -201,20 +186,8 @@ def test_fingerprint_tells_everything_apart() -> None:
         build([table[0], Row(1, 2, 7, 1)]),
         build([table[0], Row(1, 2, 6, 2)]),
         build(table, times=False),
-        Interactions.from_codes(
-            base.users,
-            base.items,
-            times=base.times,
-            user_ids=pl.Series(["u", "0u1", "u2", "u3", "u4"]),
-            item_ids=base.item_ids,
-        ),
-        Interactions.from_codes(
-            base.users,
-            base.items,
-            times=base.times,
-            user_ids=base.user_ids,
-            item_ids=base.item_ids.cast(pl.String),
-        ),
+        replace(base, user_ids=pl.Series(["u", "0u1", "u2", "u3", "u4"])),
+        replace(base, item_ids=base.item_ids.cast(pl.String)),
     ]
     assert len({base.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
     assert build(list(table)).fingerprint == base.fingerprint
@@ -280,18 +253,15 @@ def test_load_explains_what_is_wrong(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no saved interactions \(no meta.json\)"):
         Interactions.load(tmp_path)
     meta = json.loads((saved / "meta.json").read_text())
-    (saved / "meta.json").write_text(json.dumps(meta | {"version": 99}))
-    with pytest.raises(DataError, match="format version 99; this hdccf reads version 1"):
-        Interactions.load(saved)
-    (saved / "meta.json").write_text(json.dumps(meta | {"format": "other"}))
-    with pytest.raises(DataError, match="no saved interactions; give"):
-        Interactions.load(saved)
-    (saved / "meta.json").write_text("{")
-    with pytest.raises(DataError, match="damaged"):
-        Interactions.load(saved)
-    (saved / "meta.json").write_text(json.dumps(meta | {"fingerprint": "0" * 16}))
-    with pytest.raises(DataError, match="damaged: its fingerprint"):
-        Interactions.load(saved)
+    for text, message in (
+        (json.dumps(meta | {"version": 99}), "format version 99; this hdccf reads version 1"),
+        (json.dumps(meta | {"format": "other"}), "no saved interactions; give"),
+        ("{", "damaged"),
+        (json.dumps(meta | {"fingerprint": "0" * 16}), "damaged: its fingerprint"),
+    ):
+        (saved / "meta.json").write_text(text)
+        with pytest.raises(DataError, match=message):
+            Interactions.load(saved)
     (saved / "meta.json").write_text(json.dumps(meta))
     whole = (saved / "pairs.parquet").read_bytes()
     (saved / "pairs.parquet").write_bytes(whole[: len(whole) // 2])

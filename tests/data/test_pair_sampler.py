@@ -1,4 +1,7 @@
-"""Batches of positive pairs: every pair of whoever can have negatives, once, in either order."""
+"""Batches of positive pairs: every pair of users that can have negatives, once; and batches drawn ahead."""
+
+import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -6,7 +9,7 @@ import torch
 from graphs import interactions, random_interactions
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
-from hdccf.data.samplers import PairSampler
+from hdccf.data.samplers import PairSampler, prefetch
 from hdccf.errors import ConfigError
 
 
@@ -72,3 +75,47 @@ def test_too_few_pairs_for_the_negatives_are_an_error_of_one_line() -> None:
     graph = Graph.of(interactions([(0, 0)], n_users=2, n_items=2))
     with pytest.raises(ConfigError, match="these negatives need 2"):
         epoch(PairSampler(graph, numbered(graph), 2, least=2))
+
+
+# -- prefetch ------------------------------------------------------------------------------------------------
+
+
+def test_all_come_in_order() -> None:
+    assert list(prefetch(iter([3, 1, None, 2]))) == [3, 1, None, 2]
+    assert list(prefetch(iter([]))) == []
+
+
+def test_the_next_is_drawn_by_a_thread_while_one_is_at_work() -> None:
+    drawn = threading.Event()
+    drawers = []
+
+    def batches() -> Iterator[int]:
+        for number in range(3):
+            drawers.append(threading.current_thread())
+            if number == 1:
+                drawn.set()
+            yield number
+
+    ahead = prefetch(batches())
+    assert next(ahead) == 0
+    assert drawn.wait(10), "the second is drawn before it is asked for"
+    assert list(ahead) == [1, 2]
+    assert threading.current_thread() not in drawers
+
+
+def test_an_error_comes_where_its_batch_would() -> None:
+    def batches() -> Iterator[int]:
+        yield 1
+        raise ValueError("no more")
+
+    ahead = prefetch(batches())
+    assert next(ahead) == 1
+    with pytest.raises(ValueError, match="no more"):
+        next(ahead)
+
+
+def test_stopping_early_leaves_no_thread() -> None:
+    ahead = prefetch(iter(range(1000)))
+    assert next(ahead) == 0
+    ahead.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("hdccf-prefetch")]

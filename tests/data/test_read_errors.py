@@ -83,9 +83,13 @@ BAD_CSV: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "stray quote": (
         'user,item,n\na,5" disk,1\nb,3" nail,2\n',
         {},
-        r"line 2: a stray quotation mark.*quote=''",
+        r"line 2: a quotation mark without a second one.*quote=''",
     ),
-    "open quote": ('user,item\na,"x\nb,y\n', {}, r"line 2: a quotation mark has no end.*--quote ''"),
+    "open quote": (
+        'user,item\na,"x\nb,y\n',
+        {},
+        r"line 2: a quotation mark without a second one.*--quote ''",
+    ),
     "no separator": ("user\na\n", {}, r"line 1: no separator in 'user'; give separator="),
     "wrong separator": (GOOD, {"separator": ";"}, r"no column is plainly the user"),
     "quote": (GOOD, {"quote": "''"}, r"quote=\"''\" is no quotation mark"),

@@ -58,7 +58,7 @@ def test_options_are_those_of_read(uri: str) -> None:
 
 def test_several_portions(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = hdccf.read_sql("select * from events", uri)
-    monkeypatch.setattr("hdccf.data.sql._ROWS_AT_A_TIME", 1)
+    monkeypatch.setattr("hdccf.data.read._ROWS_AT_A_TIME", 1)
     assert hdccf.read_sql("select * from events", uri).fingerprint == whole.fingerprint
     odd = hdccf.read_sql("select * from odd", uri, drop_nulls=True)
     assert odd.user_ids.to_list() == ["1", "3"]

@@ -5,7 +5,7 @@ import pytest
 
 from graphs import interactions, random_interactions
 from hdccf.data.interactions import Interactions
-from hdccf.data.weights import ages, positive_weights
+from hdccf.data.weights import positive_weights
 from hdccf.errors import ConfigError
 
 DAY = 86_400_000_000
@@ -50,7 +50,6 @@ def test_the_last_interaction_counts_in_full_and_half_a_life_earlier_half() -> N
     data = interactions([(0, 3), (0, 1), (0, 2)], times=[0, 2 * DAY, 6 * DAY])
     assert positive_weights(data, half_life=1).tolist() == [0.25, 0.5, 1.0]
     assert positive_weights(data, half_life=2, unit="days").tolist() == [0.125, 0.25, 1.0]
-    assert ages(data, "days").tolist() == [6.0, 4.0, 0.0]
 
 
 def test_without_times_all_count_alike_and_recency_is_an_error_of_one_line() -> None:
@@ -62,5 +61,5 @@ def test_without_times_all_count_alike_and_recency_is_an_error_of_one_line() -> 
 
 def test_equal_times_age_by_their_order_in_interactions_and_not_at_all_in_days() -> None:
     data = interactions([(0, 0), (0, 1), (1, 0)], times=[5, 5, 9])
-    assert ages(data, "interactions").tolist() == [1.0, 0.0, 0.0]
-    assert ages(data, "days").tolist() == [0.0, 0.0, 0.0]
+    assert positive_weights(data, half_life=1).tolist() == [0.5, 1.0, 1.0]
+    assert positive_weights(data, half_life=1, unit="days").tolist() == [1.0, 1.0, 1.0]

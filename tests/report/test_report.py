@@ -14,8 +14,7 @@ from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.evaluation.compare import evaluate_run
 from hdccf.recommend.run_folder import curves, settings_table
-from hdccf.report import report, write_report
-from hdccf.report.html import HEIGHT, WIDTH, line_chart, table
+from hdccf.report import HEIGHT, WIDTH, line_chart, report, table, write_report
 from training import quick
 
 _VOID = {"meta", "line", "circle", "polyline"}

@@ -10,14 +10,11 @@ import typer
 
 from hdccf import __version__
 from hdccf.cli import data
-from hdccf.cli.answering import explain, export, report, score, similar
+from hdccf.cli.answering import explain, export, report, score, serve, similar
 from hdccf.cli.evaluate import compare, evaluate
+from hdccf.cli.experiments import reproduce, tune, verify
 from hdccf.cli.recommend import models, recommend
-from hdccf.cli.reproduce import reproduce
-from hdccf.cli.serve import serve
 from hdccf.cli.train import train
-from hdccf.cli.tune import tune
-from hdccf.cli.verify import verify
 from hdccf.errors import HdccfError
 
 _EPILOGS: dict[Callable[..., None], str | None] = {
@@ -108,7 +105,10 @@ def _explain(error: Exception) -> NoReturn:
         message = error.format_message()
         if not message:  # a group without a command: its help has been printed
             sys.exit(0)
-        _fail(f"{message} {_where_to_look(error)}", 2)
+        context = getattr(error, "ctx", None)
+        commands = ", ".join(getattr(getattr(context, "command", None), "commands", {}))
+        choices = f"Choose one of: {commands} " if commands and "command" in message else ""
+        _fail(f"{message} {choices}({getattr(context, 'command_path', 'hdccf')} --help explains)", 2)
     if isinstance(error, OSError):  # a full disk, a folder without permission
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 2)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's
@@ -118,16 +118,6 @@ def _explain(error: Exception) -> NoReturn:
         "and report what it prints)",
         1,
     )
-
-
-def _where_to_look(error: typer.TyperException) -> str:
-    """Which commands there are where one is unknown, and whose --help explains."""
-    context = getattr(error, "ctx", None)
-    if context is None:
-        return "(hdccf --help explains)"
-    commands = ", ".join(getattr(context.command, "commands", {}))
-    choices = f"Choose one of: {commands} " if commands and "command" in error.format_message() else ""
-    return f"{choices}({context.command_path} --help explains)"
 
 
 def _fail(message: str, code: int) -> NoReturn:

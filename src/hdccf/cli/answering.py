@@ -1,12 +1,15 @@
-"""`hdccf similar`, `score`, `explain`, `export` and `report`: further questions to a trained run."""
+"""`hdccf similar`, `score`, `explain`, `export`, `report` and `serve`: commands on a trained run."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.config import EXPLAINED, REASONS, TOP_K
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, one_line
+from hdccf.serving.settings import ServeSettings
 
 if TYPE_CHECKING:
     import polars as pl
@@ -57,8 +60,21 @@ def score(
     """Print f of pairs of a user and an item; many come as CSV, in the order of the file."""
     if (pairs is None) == (not pair) or (pair and len(pair) != 2):
         raise ConfigError("give one pair, as USER ITEM, or --pairs FILE with the columns user and item")
-    users, items = _read_pairs(pairs) if pairs is not None else ([(pair or [])[0]], [(pair or [])[1]])
-    found = load(run).score(users, items)
+    import polars as pl
+
+    try:
+        if pairs is None:
+            frame = pl.DataFrame([pair], schema=["user", "item"], orient="row")
+        elif pairs.suffix == ".parquet":
+            frame = pl.read_parquet(pairs)
+        else:
+            frame = pl.read_csv(pairs, infer_schema=False)  # an id with leading zeros stays what it is
+        frame = frame.select(pl.col("user", "item").cast(pl.String))
+    except (OSError, pl.exceptions.PolarsError) as cause:
+        raise ConfigError(
+            f"{pairs} cannot be read ({one_line(cause)}); give CSV or Parquet with the columns user and item"
+        ) from cause
+    found = load(run).score(frame["user"].to_list(), frame["item"].to_list())
     typer.echo(found.write_ndjson() if as_json else found.write_csv(), nl=False)
 
 
@@ -129,6 +145,45 @@ def report(
     typer.echo(str(target))
 
 
+_ACCESS = "Who may ask"
+_FLAGS = {
+    "host": Flag(metavar="ADDRESS"),
+    "port": Flag(metavar="N"),
+    "api_key_file": Flag(metavar="FILE", panel=_ACCESS),
+    "cors_origins": Flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
+    "watch": Flag("--watch"),
+}
+
+
+@with_options
+def serve(
+    run: Run,
+    options: Annotated[ServeSettings, Panel(only=tuple(_FLAGS), flags=_FLAGS)],
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML with these and more settings; options come after it."),
+    ] = None,
+) -> None:
+    """Serve a run: REST under /v1, a page at /, and /healthz, /readyz and /metrics beside.
+
+    A new model is taken without a dropped request, and only if it loads. Ctrl-C or SIGTERM stops when what
+    is under way has ended.
+    """
+    # Before polars is loaded: its threads have nothing to share in the few rows of an answer, and handing
+    # them over takes longer than the work.
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    from hdccf.config import read_toml
+
+    try:
+        from hdccf.serving.app import serve as listen
+    except ModuleNotFoundError as cause:
+        raise ConfigError(
+            f"serving needs {cause.name}; install it with: pip install -c constraints.txt 'hdccf[serve]'"
+        ) from cause
+    given = options.model_dump(exclude_unset=True)
+    listen(run, ServeSettings(**{**(read_toml(config) if config else {}), **given}))
+
+
 def load(run: Path, index_above: int | None = None) -> "Recommender":
     """The trained model of a run."""
     from hdccf.recommend.recommender import load_run
@@ -161,18 +216,3 @@ def print_table(rows: "pl.DataFrame", title: str) -> None:
     for row in rows.iter_rows(named=True):
         table.add_row(*(shown.get(name, "{}").format(value) for name, value in row.items()))
     Console().print(table)
-
-
-def _read_pairs(file: Path) -> tuple[list[str], list[str]]:
-    import polars as pl
-
-    try:
-        # As texts: an id with leading zeros stays what it is.
-        frame = pl.read_parquet(file) if file.suffix == ".parquet" else pl.read_csv(file, infer_schema=False)
-        frame = frame.select(pl.col("user", "item").cast(pl.String))
-    except (OSError, pl.exceptions.PolarsError) as cause:
-        what = " ".join(str(cause).split())[:120]
-        raise ConfigError(
-            f"{file} cannot be read ({what}); give CSV or Parquet with the columns user and item"
-        ) from cause
-    return frame["user"].to_list(), frame["item"].to_list()

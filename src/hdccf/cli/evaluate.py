@@ -1,7 +1,6 @@
 """`hdccf evaluate` and `hdccf compare`: ranking metrics of runs, and tests of their differences."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,11 +35,10 @@ def _lengths(given: str) -> tuple[int, ...]:
         ) from cause
 
 
-_LENGTHS = ",".join(str(k) for k in _DEFAULTS.ks)
 _RANKING = Panel(
     flags={
         "protocols": Flag("--protocol", metavar="sampled|full|both", shown="both", parse=_protocols),
-        "ks": Flag("--k", metavar="K,K,…", shown=_LENGTHS, parse=_lengths),
+        "ks": Flag("--k", metavar="K,K,…", shown=",".join(map(str, _DEFAULTS.ks)), parse=_lengths),
         "part": Flag(metavar="test|validation"),
         "weighting": Flag(metavar="uniform|popularity"),
     }
@@ -62,23 +60,16 @@ def evaluate(
     from hdccf.evaluation.compare import evaluate_run
 
     _refuse_both(as_json, as_markdown)
-    with _ranking(run, cluster, options.memory) as rank:
+    ranking: AbstractContextManager[Rank | None] = nullcontext()
+    if cluster is not None:
+        needs_ray("--workers")
+        from hdccf.distributed.inference import ranked_together
+        from hdccf.recommend.run_folder import RunFolder
+
+        ranking = ranked_together(RunFolder.open(run), cluster, options.memory)
+    with ranking as rank:
         found = evaluate_run(load(run), progress=True, rank=rank, **options.model_dump())
     _show(found, as_json, as_markdown)
-
-
-@contextmanager
-def _ranking(run: Path, cluster: Cluster | None, memory: int) -> Iterator["Rank | None"]:
-    """What ranks, where it is not this process."""
-    if cluster is None:
-        yield None
-        return
-    needs_ray("--workers")
-    from hdccf.distributed.inference import ranked_together
-    from hdccf.recommend.run_folder import RunFolder
-
-    with ranked_together(RunFolder.open(run), cluster, memory) as rank:
-        yield rank
 
 
 @with_options

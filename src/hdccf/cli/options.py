@@ -61,10 +61,11 @@ class _Group:
         if get_origin(hint) is Annotated:
             hint, *notes = get_args(hint)
             panel = next((note for note in notes if isinstance(note, Panel)), panel)
-        kinds = [each for each in get_args(hint) if each is not NoneType] if _is_union(hint) else [hint]
+        optional = get_origin(hint) is UnionType
+        kinds = [each for each in get_args(hint) if each is not NoneType] if optional else [hint]
         if len(kinds) != 1 or not (inspect.isclass(kinds[0]) and issubclass(kinds[0], Options)):
             return None
-        return cls(kinds[0], _is_union(hint), panel)
+        return cls(kinds[0], optional, panel)
 
     def fields(self) -> dict[str, FieldInfo]:
         fields = self.kind.model_fields
@@ -81,21 +82,28 @@ class _Group:
         """The option's first name, such as --ray-address."""
         return (self.flag(name).names or "--" + name.replace("_", "-")).split()[0]
 
-    def parameters(self) -> list[inspect.Parameter]:
-        return [self._parameter(name, found) for name, found in self.fields().items()]
-
-    def _parameter(self, name: str, found: FieldInfo) -> inspect.Parameter:
-        shape = self.flag(name)
-        hint, default = _typer_type(found, shape)
+    def parameter(self, name: str) -> inspect.Parameter:
+        """The parameter that Typer makes an option of."""
+        found, shape = self.kind.model_fields[name], self.flag(name)
+        hint: Any = found.annotation
+        default = found.default
+        if shape.parse is not None:
+            hint, default = str, shape.shown
+        elif get_origin(hint) is tuple:
+            hint, default = list[str] | None, None
+        elif found.is_required():
+            hint, default = hint | None, None
+        limits: dict[str, Any] = {
+            name: next((getattr(note, bound) for note in found.metadata if hasattr(note, bound)), None)
+            for name, bound in (("min", "ge"), ("max", "le"))
+        }
         # A truth value is a mere switch, without a --no- form, unless its names have one.
-        names = shape.names or self.option(name)
         option = typer.Option(
-            *names.split(),
+            *(shape.names or self.option(name)).split(),
             metavar=shape.metavar,
             help=escape(" ".join((found.description or "").split())),
-            min=_limit(found, "ge"),
-            max=_limit(found, "le"),
             rich_help_panel=shape.panel or self.panel.title,
+            **limits,
         )
         return inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, option]
@@ -103,7 +111,11 @@ class _Group:
 
     def fill(self, given: Mapping[str, Any]) -> Options | None:
         """The group with the options that were given; the class has the defaults of the others."""
-        own = {name: self._parsed(name, given[name]) for name in self.fields() if name in given}
+        own = {
+            name: (self.flag(name).parse or (lambda value: value))(given[name])
+            for name in self.fields()
+            if name in given
+        }
         if self.optional and not own:
             return None
         missing = [name for name, found in self.fields().items() if found.is_required() and name not in own]
@@ -112,10 +124,6 @@ class _Group:
                 f"{self.option(next(iter(own)))} goes with {self.option(missing[0])} N; give both or neither"
             )
         return self.kind(**own)
-
-    def _parsed(self, name: str, value: Any) -> Any:
-        parse = self.flag(name).parse
-        return value if parse is None else parse(value)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -128,8 +136,9 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     groups = {name: group for name, group in found.items() if group is not None}
     parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for parameter in inspect.signature(command).parameters.values():
-        if parameter.name in groups:
-            parameters += groups[parameter.name].parameters()
+        group = groups.get(parameter.name)
+        if group is not None:
+            parameters += [group.parameter(name) for name in group.fields()]
         elif parameter.name != "context":
             keyword = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
             parameters.append(keyword)
@@ -149,22 +158,3 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def was_given(context: typer.Context, name: str) -> bool:
     """Whether a parameter was typed, rather than left at its default."""
     return "COMMANDLINE" in str(context.get_parameter_source(name))
-
-
-def _is_union(hint: Any) -> bool:
-    return get_origin(hint) is UnionType
-
-
-def _typer_type(found: FieldInfo, shape: Flag) -> tuple[Any, Any]:
-    """What typer is to parse, and the default that its help shows."""
-    if shape.parse is not None:
-        return str, shape.shown
-    if get_origin(found.annotation) is tuple:
-        return list[str] | None, None
-    if found.is_required():
-        return found.annotation | None, None  # type: ignore[operator]
-    return found.annotation, found.default
-
-
-def _limit(found: FieldInfo, bound: str) -> float | None:
-    return next((getattr(note, bound) for note in found.metadata if hasattr(note, bound)), None)

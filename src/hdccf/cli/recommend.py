@@ -84,7 +84,16 @@ def recommend(
         "deny": _ids_in(candidates.deny, loaded),
     }
     if file.out is not None:
-        _write(loaded, file.out, file.overwrite, cluster, {"history": users.history, **limits})
+        wanted = {"history": users.history, **limits}
+        how: dict[str, Any] = {"overwrite": file.overwrite, "progress": True}
+        if cluster is None:
+            loaded.recommend_all(file.out, **how, **wanted)
+        else:
+            from hdccf.distributed.inference import recommend_all
+            from hdccf.recommend.run_folder import RunFolder
+
+            recommend_all(RunFolder.open(loaded.path), file.out, cluster, wanted, **how)
+        typer.echo(f"{file.out}: up to {k} items for each of {loaded.n_users:,} users")
         return
     by, title = "", "for a new item" if users.new_item else "for a new user"
     if users.items:
@@ -112,21 +121,6 @@ def _refuse_contradictions(
         raise ConfigError("no users given; pass ids, --items with item ids, or --all --out recs.parquet")
     if users.new_item and (candidates.allow or candidates.deny):
         raise ConfigError("--allow and --deny are about items, and --new-item lists users; leave them out")
-
-
-def _write(
-    loaded: "Recommender", out: Path, overwrite: bool, cluster: Cluster | None, wanted: dict[str, Any]
-) -> None:
-    """The lists of all users, made here or by workers."""
-    if cluster is None:
-        loaded.recommend_all(out, overwrite=overwrite, progress=True, **wanted)
-    else:
-        from hdccf.distributed.inference import recommend_all
-        from hdccf.recommend.run_folder import RunFolder
-
-        run = RunFolder.open(loaded.path)
-        recommend_all(run, out, cluster, wanted, overwrite=overwrite, progress=True)
-    typer.echo(f"{out}: up to {wanted['k']} items for each of {loaded.n_users:,} users")
 
 
 def _ids_in(file: Path | None, loaded: "Recommender") -> list[str] | None:
@@ -158,16 +152,16 @@ def models(
 
     from hdccf.models import MODELS, entry_named, presets_of
 
-    table = Table(box=None, header_style="bold")
     if name is None:
-        for column in ("model", "what it is", "presets"):
-            table.add_column(column)
-        for each, entry in MODELS.items():
-            table.add_row(each, entry.summary, ", ".join(presets_of(each)))
+        titles = ("model", "what it is", "presets")
+        rows = [(each, entry.summary, ", ".join(presets_of(each))) for each, entry in MODELS.items()]
     else:
-        for column in ("setting", "default", "what it does"):
-            table.add_column(column)
-        for setting, field in entry_named(name).settings.model_fields.items():
-            text = " ".join((field.description or "").split())
-            table.add_row(setting, str(field.default), text)
+        titles = ("setting", "default", "what it does")
+        rows = [
+            (setting, str(field.default), " ".join((field.description or "").split()))
+            for setting, field in entry_named(name).settings.model_fields.items()
+        ]
+    table = Table(*titles, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
     Console().print(table)

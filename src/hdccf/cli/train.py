@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, was_given, with_options
-from hdccf.cli.reading import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.config import Cluster, FitOptions, Options, Settings
 from hdccf.errors import ConfigError, needs_ray
 
@@ -81,14 +81,25 @@ def train(
     if run.resume is not None:
         _resume(run.resume, context)
         return
+    from hdccf.console import note
+    from hdccf.recommend.run_folder import free_folder
+
     source, settings = data.source, model.settings()
-    _check_cluster(cluster, settings)
+    if cluster is not None:
+        needs_ray("--workers")
+        from hdccf.distributed.driver import check
+
+        check(settings)  # before any data is read
     split = open_split(data, model.seed, read, cache)
-    _note_choices(settings, split)
+    for remark in (repr(split), *split.remarks(), settings.choices(split.train)):
+        if remark:
+            note(remark)
+    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(source).stem) or "events"
+    name = f"{stem}-{model.preset or model.model}-seed{model.seed}"
     about = {"source": source, "core": data.k_core, "split": split.method}
     common: dict[str, Any] = {
         "seed": model.seed,
-        "out": run.out or _free_folder(source, model),
+        "out": run.out or free_folder(Path("runs"), name),
         "options": options.changed(cluster=cluster),
         "about": about,
         "init_from": run.init_from,
@@ -103,15 +114,6 @@ def train(
 
         fitted = fit_together(split, settings, **common)
     _print_result(fitted.path)
-
-
-def _check_cluster(cluster: Cluster | None, settings: Settings) -> None:
-    """Refuses what workers cannot train before any data is read."""
-    if cluster is not None:
-        needs_ray("--workers")
-        from hdccf.distributed.driver import check
-
-        check(settings)
 
 
 def _resume(path: Path, context: typer.Context) -> None:
@@ -135,15 +137,6 @@ def _resume(path: Path, context: typer.Context) -> None:
     _print_result(fitted.path)
 
 
-def _note_choices(settings: Settings, split: "Split") -> None:
-    """What the split holds, and what the model makes of settings that are left to it."""
-    from hdccf.console import note
-
-    choices = settings.choices(split.train)
-    for remark in (repr(split), *split.remarks(), *([choices] if choices else [])):
-        note(remark)
-
-
 def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
     """Where the true preferences are known the false-negative rate is logged as well."""
     if about.get("source") != "synthetic":
@@ -152,13 +145,6 @@ def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
     from hdccf.training.telemetry import false_negative_rate
 
     return false_negative_rate(synthetic_world(seed=0), split.train)
-
-
-def _free_folder(source: str, model: ModelOptions) -> Path:
-    from hdccf.recommend.run_folder import free_folder
-
-    stem = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(source).stem) or "events"
-    return free_folder(Path("runs"), f"{stem}-{model.preset or model.model}-seed{model.seed}")
 
 
 def _print_result(path: Path) -> None:

@@ -4,10 +4,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
-
-from hdccf.errors import DataError
 
 IntArray = NDArray[np.int32]
 TimeArray = NDArray[np.int64]
@@ -37,27 +36,6 @@ class Adjacency(NamedTuple):
         return np.diff(self.starts)
 
 
-class Rows(NamedTuple):
-    """Columns of one length, in any order and with repeats."""
-
-    users: IntArray
-    items: IntArray
-    times: TimeArray | None
-    counts: NDArray[np.integer[Any]] | None
-
-    def check_lengths(self) -> None:
-        """Refuses columns that are longer or shorter than the users."""
-        for name, column in self._asdict().items():
-            if column is not None and len(column) != len(self.users):
-                raise DataError(
-                    f"{len(column)} {name} were given for {len(self.users)} users; give one for each row"
-                )
-
-    def take(self, rows: NDArray[Any]) -> "Rows":
-        """Some of the rows, by their numbers."""
-        return Rows(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
-
-
 def row_starts(codes: IntArray, size: int) -> NDArray[np.int64]:
     """Where each code starts once the rows are sorted by code; and the end."""
     starts = np.zeros(size + 1, np.int64)
@@ -76,13 +54,9 @@ def transpose(starts: NDArray[np.int64], columns: IntArray, n_columns: int) -> A
     return Adjacency(by_column.indptr.astype(np.int64), by_column.indices, by_column.data)
 
 
-def load_kernels(rows: int) -> Any:
-    """The module of compiled loops, where there are so many rows that loading it pays; else None."""
-    return _kernels() if rows >= COMPILED_FROM else None
-
-
 @cache
-def _kernels() -> Any:
+def load_kernels() -> Any:
+    """The module of compiled loops; None without numba."""
     try:
         from hdccf.kernels import ids_numba
     except (ImportError, RuntimeError):
@@ -91,72 +65,67 @@ def _kernels() -> Any:
     return ids_numba
 
 
-def sort_histories(rows: Rows, n_users: int, n_items: int) -> Rows:
+def sort_histories(
+    users: IntArray,
+    items: IntArray,
+    times: TimeArray | None,
+    counts: IntArray | None,
+    n_users: int,
+    n_items: int,
+) -> tuple[IntArray, IntArray, TimeArray | None, IntArray]:
     """Rows by user, time and arrival; of a pair that repeats, the first row with the sum of the counts."""
-    kernels = load_kernels(len(rows.users))
-    if rows.times is not None and not _ascends(rows.times):
-        rows = rows.take(stable_order(rows.times))
-    if kernels is not None and rows.counts is None:
-        return _merge_by_kernels(kernels, rows, n_users, n_items)
-    if not _ascends(rows.users):
-        # A matrix with one entry in each row: transposed, it lists the rows of each user in order.
-        rows = rows.take(transpose(np.arange(len(rows.users) + 1), rows.users, n_users).neighbours)
-    return _merge_repeats(rows, n_users, n_items)
-
-
-def _merge_by_kernels(kernels: Any, rows: Rows, n_users: int, n_items: int) -> Rows:
-    """Groups rows that are in order of time by user and merges repeats, in compiled loops."""
-    starts = row_starts(rows.users, n_users)
-    given = np.empty(0, np.int64) if rows.times is None else rows.times
-    items, times = np.empty(len(rows.users), np.int32), np.empty(len(given), np.int64)
-    kernels.group_by_user(rows.users, rows.items, given, starts[:-1].copy(), items, times)
-    users, counts = np.empty_like(items), np.empty_like(items)
-    kept = kernels.merge_repeats(starts, items, times, np.full(n_items, -1), users, counts)
-    return Rows(users[:kept], items[:kept], None if rows.times is None else times[:kept], counts[:kept])
-
-
-def _merge_repeats(rows: Rows, n_users: int, n_items: int) -> Rows:
-    """Keeps the first row of each pair, with the sum of its counts; rows must be sorted by user."""
-    starts, users, places = transpose(row_starts(rows.users, n_users), rows.items, n_items)
-    order = np.asarray(places)
-    # Within an item, rows of the same user are adjacent, the first one in front.
-    begins = np.ones(len(users), np.bool_)
-    np.not_equal(users[1:], users[:-1], out=begins[1:])
-    begins[starts[:-1][np.diff(starts) > 0]] = True
-    if begins.all():
-        return rows
-    counts = np.ones(len(users), np.int32) if rows.counts is None else rows.counts.astype(np.int32)
-    first = order[begins]
-    counts[first] = np.add.reduceat(counts[order], np.flatnonzero(begins))
-    return rows._replace(counts=counts).take(np.sort(first))
-
-
-def _ascends(values: NDArray[np.integer[Any]]) -> bool:
-    return bool(np.all(values[1:] >= values[:-1]))
+    if times is not None and np.any(times[1:] < times[:-1]):
+        order = stable_order(times)
+        users, items, times = users[order], items[order], times[order]
+        counts = None if counts is None else counts[order]
+    if counts is None and len(users) >= COMPILED_FROM and (kernels := load_kernels()) is not None:
+        starts, free = row_starts(users, n_users), np.full(n_items, -1)
+        given = np.empty(0, np.int64) if times is None else times
+        grouped, moments = np.empty(len(users), np.int32), np.empty(len(given), np.int64)
+        kernels.group_by_user(users, items, given, starts[:-1].copy(), grouped, moments)
+        owners, sums = np.empty_like(grouped), np.empty_like(grouped)
+        size = kernels.merge_repeats(starts, grouped, moments, free, owners, sums)
+        return owners[:size], grouped[:size], None if times is None else moments[:size], sums[:size]
+    order = stable_order(users)
+    keys = users[order].astype(np.int64) * n_items + items[order]
+    by_pair = stable_order(keys)
+    begins = np.flatnonzero(np.diff(keys[by_pair], prepend=-1))
+    counts = np.ones(len(users), np.int32) if counts is None else counts[order]
+    if len(begins) < len(keys):
+        firsts = by_pair[begins]
+        counts[firsts] = np.add.reduceat(counts[by_pair], begins)
+        kept = np.sort(firsts)
+        order, counts = order[kept], counts[kept]
+    return users[order], items[order], None if times is None else times[order], counts
 
 
 def stable_order(keys: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """`np.argsort(keys, kind="stable")`, several times faster.
 
     NumPy sorts plain 64-bit numbers with vector instructions but not their positions, so key and position go
-    into one number. Times that are whole seconds are counted in seconds to make room.
+    into one number. Times that are whole seconds are counted in seconds to make room. Keys that still do not
+    fit are sorted by their lower and then by their upper half.
     """
     if not len(keys):
         return np.empty(0, np.int64)
     lowest, highest = int(keys.min()), int(keys.max())
     position_bits = max(1, (len(keys) - 1).bit_length())
-    for unit in (1, 1_000_000):
-        if (highest - lowest) // unit >= 1 << (63 - position_bits):
-            continue
-        shifted = keys.astype(np.int64)
-        shifted -= lowest
-        if unit > 1:
-            shifted, remainder = np.divmod(shifted, unit)
-            if remainder.any():
-                break
-        shifted <<= position_bits
-        shifted |= np.arange(len(keys), dtype=np.int64)
-        shifted.sort()
-        shifted &= (1 << position_bits) - 1
-        return shifted
-    return np.argsort(keys, kind="stable")
+    if highest - lowest >= 1 << (63 - position_bits):
+        seconds, rest = np.divmod(keys, 1_000_000)
+        if not rest.any():
+            return stable_order(seconds)
+        order = stable_order(keys & 0xFFFFFFFF)
+        return order[stable_order(keys[order] >> 32)]
+    packed = keys.astype(np.int64)
+    packed -= lowest
+    packed <<= position_bits
+    packed |= np.arange(len(keys))
+    packed.sort()
+    packed &= (1 << position_bits) - 1
+    return packed
+
+
+def places_among(keys: pl.Series, distinct: pl.Series) -> pl.Series:
+    """The place of each key among the distinct ones; null where it is none of them."""
+    places = pl.DataFrame({"key": distinct, "place": np.arange(len(distinct), dtype=np.int32)})
+    return pl.DataFrame({"key": keys}).join(places, on="key", how="left", maintain_order="left")["place"]

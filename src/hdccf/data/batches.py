@@ -1,18 +1,39 @@
 """Batch types, and the part of each that one process of a group computes."""
 
-from typing import NamedTuple, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.data.graph import Neighbours, expand
+
+Tuple = TypeVar("Tuple", bound="tuple[Any, ...]")
 
 NO_ITEM = -1
 """Fills a window that is longer than the history."""
 
 Places = tuple[Int64[Tensor, " _n"], Int64[Tensor, " _n"]]
 """Row and column numbers of some pairs."""
+
+
+def _rows_of(
+    batch: Tuple, rows: slice, by_row: Sequence[str] = (), entries: Mapping[str, Sequence[str]] | None = None
+) -> Tuple:
+    """Some rows of a batch, numbered from 0.
+
+    `by_row` names the fields with one element a row; `entries` those with a row number for each of their
+    elements, and the fields that belong to them.
+    """
+    changed = {name: getattr(batch, name)[rows] for name in by_row}
+    for numbers, values in (entries or {}).items():
+        own: Tensor = getattr(batch, numbers)
+        inside = (own >= rows.start) & (own < rows.stop)
+        changed[numbers] = own[inside] - rows.start
+        changed.update({name: getattr(batch, name)[inside] for name in values})
+    replaced: Tuple = batch._replace(**changed)  # type: ignore[attr-defined]  # named tuples have it
+    return replaced
 
 
 class History(NamedTuple):
@@ -23,8 +44,7 @@ class History(NamedTuple):
     weights: Float[Tensor, " h"]
 
     def part(self, rows: slice) -> "History":
-        inside = _inside(self.rows, rows)
-        return History(self.rows[inside] - rows.start, self.items[inside], self.weights[inside])
+        return _rows_of(self, rows, entries={"rows": ("items", "weights")})
 
 
 class Windows(NamedTuple):
@@ -74,12 +94,7 @@ class NegativeColumns(NamedTuple):
     observed_columns: Int64[Tensor, " n"]
 
     def part(self, rows: slice) -> "NegativeColumns":
-        inside = _inside(self.observed_rows, rows)
-        return self._replace(
-            own=self.own[rows],
-            observed_rows=self.observed_rows[inside] - rows.start,
-            observed_columns=self.observed_columns[inside],
-        )
+        return _rows_of(self, rows, ("own",), {"observed_rows": ("observed_columns",)})
 
 
 class InBatch(NamedTuple):
@@ -138,16 +153,9 @@ class Block(NamedTuple):
         return self.rows, self.positive_columns
 
     def part(self, rows: slice) -> "Block":
-        observed, positive = _inside(self.observed_rows, rows), _inside(self.rows, rows)
-        return self._replace(
-            users=self.users[rows],
-            observed_rows=self.observed_rows[observed] - rows.start,
-            observed_columns=self.observed_columns[observed],
-            rows=self.rows[positive] - rows.start,
-            positive_columns=self.positive_columns[positive],
-            weights=self.weights[positive],
-            history=None if self.history is None else self.history.part(rows),
-        )
+        entries = {"observed_rows": ("observed_columns",), "rows": ("positive_columns", "weights")}
+        own = _rows_of(self, rows, ("users",), entries)
+        return own._replace(history=None if self.history is None else self.history.part(rows))
 
 
 class Pool(NamedTuple):
@@ -171,15 +179,8 @@ class Pool(NamedTuple):
         return self.observed_rows, self.observed_columns
 
     def part(self, rows: slice) -> "Pool":
-        observed, positive = _inside(self.observed_rows, rows), _inside(self.rows, rows)
-        return self._replace(
-            users=self.users[rows],
-            observed_rows=self.observed_rows[observed] - rows.start,
-            observed_columns=self.observed_columns[observed],
-            rows=self.rows[positive] - rows.start,
-            items=self.items[positive],
-            weights=self.weights[positive],
-        )
+        entries = {"observed_rows": ("observed_columns",), "rows": ("items", "weights")}
+        return _rows_of(self, rows, ("users",), entries)
 
 
 Batch = TypeVar("Batch", bound="InBatch | SampledBatch | Block | Pool")
@@ -188,10 +189,6 @@ Batch = TypeVar("Batch", bound="InBatch | SampledBatch | Block | Pool")
 def part_of(batch: Batch, rows: slice) -> Batch:
     """Rows `rows.start` to `rows.stop` of a batch, numbered from 0; the columns stay."""
     return batch if rows == slice(0, len(batch.users)) else cast("Batch", batch.part(rows))
-
-
-def _inside(numbers: Int64[Tensor, " n"], rows: slice) -> Bool[Tensor, " n"]:
-    return torch.logical_and(numbers >= rows.start, numbers < rows.stop)
 
 
 def cut_histories(

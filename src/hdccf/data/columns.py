@@ -1,4 +1,4 @@
-"""Columns of a source: which one is the user, item, time or rating, and how times are parsed."""
+"""Columns of a source: which one is the user, item, time or rating, and how times and ids are parsed."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
+from hdccf.data.adjacency import IntArray, places_among
 from hdccf.errors import SourceError
 
 # The likeliest names first: a name from an earlier line wins over one from a later line, and between two of
@@ -36,25 +37,6 @@ _USUAL_NAMES: Mapping[str, tuple[str, ...]] = {
     "rating": ("rating ratings stars score overall", "weight value count plays playcount quantity strength"),
     "title": ("title itemtitle movietitle producttitle booktitle", "itemname productname moviename"),
 }
-
-_OPTIONAL = ("time", "rating", "title")
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The name of the column in each role; None where there is none."""
-
-    user: str
-    item: str
-    time: str | None = None
-    rating: str | None = None
-    title: str | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """Each needed column once."""
-        chosen = (self.user, self.item, self.time, self.rating, self.title)
-        return list(dict.fromkeys(name for name in chosen if name is not None))
 
 
 @dataclass(frozen=True)
@@ -86,7 +68,7 @@ class OpenTable:
 
     name: str
     columns: Sequence[str]
-    fetch: Callable[[Columns], Table]
+    fetch: Callable[[Sequence[str]], Table]
     first_row: Sequence[object] | None = None
     """Shown in place of names where the columns have none."""
     typed: bool = True
@@ -94,58 +76,44 @@ class OpenTable:
 
 
 def choose_columns(
-    names: Sequence[str],
-    given: Mapping[str, str | int | None],
-    *,
-    source: str,
-    need_rating: bool = False,
-    first_row: Sequence[object] | None = None,
-) -> Columns:
-    """Takes the columns that were given, guesses the others, and says what was guessed.
+    opened: OpenTable, given: Mapping[str, str | int | None], *, need_rating: bool = False
+) -> dict[str, str]:
+    """The column of each role: those that were given, and guesses for the others, which are printed.
 
-    A rating is guessed only where `need_rating`. An empty name means that there is none. `first_row` is
-    shown where the columns have no names of their own.
+    A rating is guessed only where `need_rating`. An empty name means that there is none.
     """
-    chosen: dict[str, str] = {}
+    names, source = opened.columns, opened.name
+    chosen = {role: find_column(opened, want, role) for role, want in given.items() if want not in (None, "")}
     guessed: list[str] = []
-    for role, want in given.items():
-        if want is not None and want != "":
-            chosen[role] = _find(names, want, role, source)
     for role in _USUAL_NAMES:
-        if (
-            role in chosen
-            or (given.get(role) == "" and role in _OPTIONAL)
-            or (role == "rating" and not need_rating)
-        ):
+        required = role in ("user", "item") or (role == "rating" and need_rating)
+        if role in chosen or (not required and (role == "rating" or given.get(role) == "")):
             continue
         name = _guess(names, role, set(chosen.values()), source)
         if name is not None:
             chosen[role] = name
             guessed.append(f"{role}={name!r}")
-        elif role not in _OPTIONAL or (role == "rating" and need_rating):
-            shown = _listing(names, first_row)
+        elif required:
+            shown = _listing(names, opened.first_row)
             raise SourceError(f"{source}: no column is plainly the {role}, of {shown}: {_how(role)}")
     if chosen["user"] == chosen["item"]:
         raise SourceError(f"{source}: {chosen['user']!r} cannot be both user and item; give two columns")
     if guessed:
-        note(f"{source}: took {', '.join(guessed)} from the columns {_listing(names, None)}")
-    return Columns(**chosen)
+        note(f"{source}: took {', '.join(guessed)} from the columns {_listing(names)}")
+    return chosen
 
 
-def _find(names: Sequence[str], want: str | int, role: str, source: str) -> str:
-    """A column by its name, or by its number from 1."""
+def find_column(opened: OpenTable, want: str | int | None, role: str) -> str:
+    """The name of a column that is given by its name, or by its number from 1."""
     if isinstance(want, str):
-        exact = [name for name in names if name == want] or [
-            name for name in names if name.strip() == want.strip()
-        ]
-        if exact:
-            return exact[0]
-    number = want if isinstance(want, int) else int(want) if want.isdecimal() else 0
-    if 1 <= number <= len(names):
-        return names[number - 1]
-    raise SourceError(
-        f"{source}: there is no column {want!r} for the {role}, only {_listing(names, None)}: {_how(role)}"
-    )
+        alike = [name for name in opened.columns if name.strip() == want.strip()]
+        if alike:
+            return want if want in alike else alike[0]
+    number = int(str(want)) if str(want).isdecimal() else 0
+    if 1 <= number <= len(opened.columns):
+        return opened.columns[number - 1]
+    there = _listing(opened.columns)
+    raise SourceError(f"{opened.name}: no column {want!r} for the {role}, only {there}: {_how(role)}")
 
 
 def _guess(names: Sequence[str], role: str, taken: set[str], source: str) -> str | None:
@@ -169,7 +137,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.split(":")[0].lower())
 
 
-def _listing(names: Sequence[str], first_row: Sequence[object] | None) -> str:
+def _listing(names: Sequence[str], first_row: Sequence[object] | None = None) -> str:
     if first_row is not None:
         return ", ".join(f"{name} (such as {value!r})" for name, value in zip(names, first_row, strict=True))
     shown = [repr(name) for name in names[:20]]
@@ -179,6 +147,8 @@ def _listing(names: Sequence[str], first_row: Sequence[object] | None) -> str:
 def _how(role: str) -> str:
     return f"give {role}= (--{role}) with a column's name or its number from 1"
 
+
+# -- times ---------------------------------------------------------------------------------------------------
 
 # Up to this magnitude a number counts seconds, milliseconds, microseconds; beyond, nanoseconds. The first
 # limit is the year 5138 in seconds and 1973 in milliseconds, so only milliseconds before 1973 are misread.
@@ -224,22 +194,18 @@ def _from_integers(times: pl.Series, source: str) -> NDArray[np.int64]:
         if not days.null_count():
             note(f"{source}: read {times.name!r} as days such as {lowest}")
             return to_microseconds(days, source=source)
-    magnitude = max(abs(lowest), abs(highest))
     values = times.cast(pl.Int64, strict=False)
-    if values.null_count():
-        raise BadTimeError(int(values.is_null().arg_max() or 0), magnitude)
+    _refuse_first_null(values, times)
+    magnitude = max(abs(lowest), abs(highest))
     for limit, factor in _UNITS:
         if magnitude < limit:
-            return values.to_numpy() * np.int64(factor) if factor > 1 else values.to_numpy()
+            return values.to_numpy() * np.int64(factor)
     return values.to_numpy() // np.int64(1_000)
 
 
 def _from_floats(times: pl.Series, source: str) -> NDArray[np.int64]:
+    _refuse_first_null(times.set(~times.is_finite(), None), times)
     values = times.to_numpy()
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row = int(bad.argmax())
-        raise BadTimeError(row, float(values[row]))
     whole = np.round(values).astype(np.int64)
     if np.array_equal(whole, values):
         return _from_integers(pl.Series(times.name, whole), source)
@@ -249,21 +215,19 @@ def _from_floats(times: pl.Series, source: str) -> NDArray[np.int64]:
 
 
 def _from_text(times: pl.Series, source: str, time_format: str | None) -> NDArray[np.int64]:
+    numbers = times.cast(pl.Int64, strict=False)
+    if time_format is None and not numbers.null_count():
+        return _from_integers(numbers, source)
     text = times.str.strip_chars()
     if time_format is not None:
         moments = _parse(text, time_format)
         _refuse_first_null(moments, times)
         return moments.to_physical().to_numpy()
-    numbers = text.cast(pl.Int64, strict=False)
-    if not numbers.null_count():
-        return _from_integers(numbers, source)
     floats = text.cast(pl.Float64, strict=False)
     if not floats.null_count():
         return _from_floats(floats, source)
-    strangers = numbers.is_null() & floats.is_null()
-    if int(strangers.sum()) * 2 <= len(text):
-        row = int(strangers.arg_max() or 0)
-        raise BadTimeError(row, times[row])
+    if floats.null_count() * 2 <= len(text):
+        _refuse_first_null(floats, times)
     return _from_iso(times, text)
 
 
@@ -271,35 +235,75 @@ def _from_iso(times: pl.Series, text: pl.Series) -> NDArray[np.int64]:
     """Day, optional time of day, optional fraction, optional zone."""
     zones = text.str.slice(10).str.extract_groups(_ZONE).struct.unnest()
     zones.columns = ["utc", "sign", "hours", "minutes"]
-    offset = zones.select(
-        (
-            (pl.col("hours").cast(pl.Int64) * 60 + pl.col("minutes").cast(pl.Int64).fill_null(0))
-            * pl.when(pl.col("sign") == "-").then(-1).otherwise(1)
-        ).fill_null(0)
-    ).to_series()
+    minutes = pl.col("hours").cast(pl.Int64) * 60 + pl.col("minutes").cast(pl.Int64).fill_null(0)
+    signed = pl.when(pl.col("sign") == "-").then(-minutes).otherwise(minutes)
+    offset = zones.select(signed.fill_null(0)).to_series()
     plain = (
         (text.str.slice(0, 10) + text.str.slice(10).str.replace(_ZONE, ""))
         .str.replace(r"^(\d{4})/(\d{2})/(\d{2})", "$1-$2-$3")
         .str.replace(r"^([\d-]{8,10})[Tt]", "$1 ")
     )
-    moments = pl.Series(plain.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(plain))
-    for body in _BODIES:
-        if not moments.null_count():
-            break
-        moments = pl.select(pl.coalesce(moments, _parse(plain, body))).to_series()
+    moments = _parse(plain, _BODIES[0])
+    for body in _BODIES[1:]:
+        if moments.null_count():
+            moments = pl.select(pl.coalesce(moments, _parse(plain, body))).to_series()
     _refuse_first_null(moments, times)
     return moments.to_physical().to_numpy() - offset.to_numpy() * np.int64(60_000_000)
 
 
 def _parse(text: pl.Series, body: str) -> pl.Series:
     if re.search("%(H|I|M|S|T|R|X|c)", body):
-        return text.str.to_datetime(body, time_unit="us", strict=False, time_zone=None).dt.replace_time_zone(
-            None
-        )
+        moments = text.str.to_datetime(body, time_unit="us", strict=False, time_zone=None)
+        return moments.dt.replace_time_zone(None)
     return text.str.to_date(body, strict=False).cast(pl.Datetime("us"))
 
 
-def _refuse_first_null(moments: pl.Series, times: pl.Series) -> None:
-    if moments.null_count():
-        row = int(moments.is_null().arg_max() or 0)
+def _refuse_first_null(parsed: pl.Series, times: pl.Series) -> None:
+    if parsed.null_count():
+        row = int(parsed.is_null().arg_max() or 0)
         raise BadTimeError(row, times[row])
+
+
+# -- ids -----------------------------------------------------------------------------------------------------
+
+_CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+
+
+def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.Series, IntArray]:
+    """Distinct ids in order of first appearance, and the number among them of each row's id; no nulls.
+
+    Where the source knows no types (CSV), ids that are all plain integers become integers; `007` stays text,
+    so that every id comes back as it was written.
+    """
+    ids = _as_text_or_integers(ids, source)
+    if ids.dtype != pl.String:
+        vocabulary = ids.unique(maintain_order=True)
+        return vocabulary, places_among(ids, vocabulary).to_numpy()
+    texts = ids.cast(pl.Categorical(pl.Categories.random()))
+    distinct = texts.unique(maintain_order=True)
+    code = np.empty(len(distinct), np.int32)
+    code[distinct.to_physical().to_numpy()] = np.arange(len(distinct), dtype=np.int32)
+    vocabulary = distinct.cast(pl.String)
+    # The first ones nearly always settle whether all are integers.
+    parts = vocabulary.head(1_000), vocabulary
+    if not typed and all(bool(part.str.contains(_CANONICAL_INTEGER).all()) for part in parts):
+        vocabulary = vocabulary.cast(pl.Int64)
+    return vocabulary, code[texts.to_physical().to_numpy()]
+
+
+def _as_text_or_integers(ids: pl.Series, source: str) -> pl.Series:
+    kind = ids.dtype
+    if kind == pl.String or isinstance(kind, (pl.Categorical, pl.Enum)):
+        return ids.cast(pl.String)
+    if kind == pl.UInt64 and ids.cast(pl.Int64, strict=False).null_count():
+        return ids.cast(pl.String)
+    if kind.is_integer() and kind != pl.Int128:
+        return ids.cast(pl.Int64)
+    if kind.is_float() or kind.is_decimal():
+        # pandas turns integers into floats where a value was missing; 3.0 was 3.
+        whole = ids.cast(pl.Int64, strict=False)
+        if not whole.null_count() and bool((whole.cast(kind) == ids).all()):
+            return whole
+    raise SourceError(
+        f"{source}: column {ids.name!r} holds {kind}, which is no id; text and integers are read"
+    )

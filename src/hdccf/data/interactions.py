@@ -6,7 +6,6 @@ rows themselves; CSR by item is one counting sort away.
 """
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,27 +19,14 @@ from scipy import sparse
 from hdccf.data.adjacency import (
     Adjacency,
     IntArray,
-    Rows,
     TimeArray,
+    places_among,
     row_starts,
     sort_histories,
-    stable_order,
     transpose,
 )
-from hdccf.data.ids import places_among
 from hdccf.errors import DataError, one_line
 from hdccf.files import atomic_directory, read_described, write_json
-
-__all__ = [
-    "QUANTILES",
-    "Adjacency",
-    "IntArray",
-    "Interactions",
-    "TimeArray",
-    "align",
-    "describe",
-    "stable_order",
-]
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
@@ -111,17 +97,24 @@ class Interactions:
         titles
             A readable title of each item.
         """
-        rows = Rows(users.astype(np.int32, copy=False), items.astype(np.int32, copy=False), times, counts)
-        _check_codes(rows.users, len(user_ids), "user")
-        rows.check_lengths()
-        _check_codes(rows.items, len(item_ids), "item")
+        for name, column in (("items", items), ("times", times), ("counts", counts)):
+            if column is not None and len(column) != len(users):
+                raise DataError(
+                    f"{len(column)} {name} were given for {len(users)} users; give one for each row"
+                )
+        _check_codes(users, len(user_ids), "user")
+        _check_codes(items, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
-        users, items, times, counts = sort_histories(rows, len(user_ids), len(item_ids))
-        if counts is None:
-            counts = np.ones(len(users), np.int32)
-        often = counts.astype(np.int32, copy=False)
-        return cls(users, items, times, often, user_ids.rename("user"), item_ids.rename("item"), titles)
+        rows = sort_histories(
+            users.astype(np.int32, copy=False),
+            items.astype(np.int32, copy=False),
+            times,
+            None if counts is None else counts.astype(np.int32, copy=False),
+            len(user_ids),
+            len(item_ids),
+        )
+        return cls(*rows, user_ids.rename("user"), item_ids.rename("item"), titles)
 
     # -- what is in it ---------------------------------------------------------------------------------------
 
@@ -209,24 +202,19 @@ class Interactions:
 
     def compact(self) -> "Interactions":
         """Drops users and items that have no pair, and closes the gaps in the contiguous ids."""
-        return self.close_gaps(self.by_user.degrees, np.bincount(self.items, minlength=self.n_items))
-
-    def close_gaps(self, of_user: NDArray[np.int64], of_item: NDArray[np.int64]) -> "Interactions":
-        """`compact` where the number of pairs of each user and item is known."""
-        kept_users, kept_items = of_user > 0, of_item > 0
-        if kept_users.all() and kept_items.all():
+        used_users, used_items = self.by_user.degrees > 0, np.bincount(self.items, minlength=self.n_items) > 0
+        if used_users.all() and used_items.all():
             return self
-        # Pairs are sorted by user, so that users can be counted off; items have to be looked up.
-        new_users = np.arange(np.count_nonzero(kept_users), dtype=np.int32)
-        new_item = np.cumsum(kept_items, dtype=np.int32) - np.int32(1)
-        in_use = pl.Series(kept_items)
+        new_user, new_item = (
+            np.cumsum(used, dtype=np.int32) - np.int32(1) for used in (used_users, used_items)
+        )
         return replace(
             self,
-            users=np.repeat(new_users, of_user[kept_users]),
-            items=self.items if kept_items.all() else new_item[self.items],
-            user_ids=self.user_ids.filter(pl.Series(kept_users)),
-            item_ids=self.item_ids.filter(in_use),
-            titles=None if self.titles is None else self.titles.filter(in_use),
+            users=new_user[self.users],
+            items=new_item[self.items],
+            user_ids=self.user_ids.filter(pl.Series(used_users)),
+            item_ids=self.item_ids.filter(pl.Series(used_items)),
+            titles=None if self.titles is None else self.titles.filter(pl.Series(used_items)),
         )
 
     def frame(self) -> pl.DataFrame:
@@ -236,22 +224,6 @@ class Interactions:
             columns["time"] = pl.Series(self.times).cast(pl.Datetime("us"))
         columns["count"] = pl.Series(self.counts)
         return pl.DataFrame(columns)
-
-    # -- ids -------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def user_index(self) -> dict[Any, int]:
-        """From the user's own id to the contiguous one."""
-        return {own: code for code, own in enumerate(self.user_ids)}
-
-    @cached_property
-    def item_index(self) -> dict[Any, int]:
-        """From the item's own id to the contiguous one."""
-        return {own: code for code, own in enumerate(self.item_ids)}
-
-    def histories(self) -> Iterator[IntArray]:
-        """Each user's items in order of time, one user after another."""
-        return (self.by_user.of(user) for user in range(self.n_users))
 
     # -- on disk ---------------------------------------------------------------------------------------------
 
@@ -279,7 +251,15 @@ class Interactions:
     def load(cls, path: str | Path) -> "Interactions":
         """Opens a folder that `save` wrote, and checks that it still holds what was written."""
         folder = Path(path)
-        meta = _read_meta(folder)
+        meta = read_described(
+            folder / "meta.json",
+            "saved interactions",
+            kind=FORMAT,
+            version=FORMAT_VERSION,
+            writer="save()",
+            remedy="save the interactions again",
+            error=DataError,
+        )
         try:
             pairs = pl.read_parquet(folder / "pairs.parquet")
             user_ids = pl.read_parquet(folder / "users.parquet")["id"]
@@ -307,7 +287,12 @@ class Interactions:
 
 def describe(data: Interactions, *, rows: int = 5) -> dict[str, Any]:
     """Plain figures, fit for a table or for JSON; `rows` says how many pairs are shown as examples."""
-    times = data.time_range
+    times, head = data.time_range, data.subset(np.arange(min(rows, len(data))))
+    shown = head.frame()
+    if head.titles is not None:
+        shown.insert_column(2, head.titles.gather(head.items).alias("title"))
+    if head.times is not None:
+        shown = shown.with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
     return {
         "users": data.n_users,
         "items": data.n_items,
@@ -319,7 +304,7 @@ def describe(data: Interactions, *, rows: int = 5) -> dict[str, Any]:
         "events": int(data.counts.sum()),
         "interactions_per_user": _spread(data.by_user.degrees),
         "interactions_per_item": _spread(data.by_item.degrees),
-        "rows": _first_rows(data, rows),
+        "rows": shown.to_dicts(),
         "fingerprint": data.fingerprint,
     }
 
@@ -333,81 +318,45 @@ def _spread(degrees: NDArray[np.int64]) -> dict[str, float]:
     return {**spread, "mean": round(float(degrees.mean()), 2)}
 
 
-def _first_rows(data: Interactions, rows: int) -> list[dict[str, Any]]:
-    head = data.subset(np.arange(min(rows, len(data))))
-    shown = head.frame()
-    if head.titles is not None:
-        shown.insert_column(2, head.titles.gather(head.items).alias("title"))
-    if head.times is not None:
-        shown = shown.with_columns(pl.col("time").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
-    return shown.to_dicts()
-
-
 def align(parts: list[Interactions]) -> list[Interactions]:
     """The same pairs under ids that all parts share."""
     user_ids, user_codes = _one_vocabulary([part.user_ids for part in parts])
     item_ids, item_codes = _one_vocabulary([part.item_ids for part in parts])
-    titles = _one_set_of_titles([part.titles for part in parts], item_ids, item_codes)
-    aligned = []
-    for part, user_code, item_code in zip(parts, user_codes, item_codes, strict=True):
-        if user_code is None and item_code is None:
-            aligned.append(replace(part, user_ids=user_ids, item_ids=item_ids, titles=titles))
-            continue
-        aligned.append(
-            Interactions.from_codes(
-                part.users if user_code is None else user_code[part.users],
-                part.items if item_code is None else item_code[part.items],
-                user_ids=user_ids,
-                item_ids=item_ids,
-                times=part.times,
-                counts=part.counts,
-                titles=titles,
-            )
+    titled = [
+        pl.DataFrame({"item": item_ids.gather(codes), "title": part.titles}).drop_nulls()
+        for part, codes in zip(parts, item_codes, strict=True)
+        if part.titles is not None
+    ]
+    titles = None
+    if titled:
+        # Each item's title from the first part that has one; an item without is called by its id.
+        first = pl.concat(titled).unique("item", keep="first", maintain_order=True)
+        named = pl.DataFrame({"item": item_ids}).join(first, on="item", how="left", maintain_order="left")
+        titles = named.select(pl.coalesce("title", pl.col("item").cast(pl.String)).alias("title"))["title"]
+    return [
+        Interactions.from_codes(
+            users[part.users],
+            items[part.items],
+            user_ids=user_ids,
+            item_ids=item_ids,
+            times=part.times,
+            counts=part.counts,
+            titles=titles,
         )
-    return aligned
+        for part, users, items in zip(parts, user_codes, item_codes, strict=True)
+    ]
 
 
-def _one_vocabulary(parts: list[pl.Series]) -> tuple[pl.Series, list[IntArray | None]]:
-    """All ids, in order of first appearance, and each part's new codes (None: they stay as they are)."""
+def _one_vocabulary(parts: list[pl.Series]) -> tuple[pl.Series, list[IntArray]]:
+    """All ids, in order of first appearance, and the new code of each part's ids."""
     if len({str(ids.dtype) for ids in parts}) > 1:
         parts = [ids.cast(pl.String) for ids in parts]
     everything = pl.concat([ids.rename("id") for ids in parts]).unique(maintain_order=True)
-    codes: list[IntArray | None] = [
-        None if ids.equals(everything.head(len(ids))) else places_among(ids, everything).to_numpy()
-        for ids in parts
-    ]
-    return everything.rename(parts[0].name), codes
+    return everything, [places_among(ids, everything).to_numpy() for ids in parts]
 
 
-def _one_set_of_titles(
-    given: list[pl.Series | None], item_ids: pl.Series, codes: list[IntArray | None]
-) -> pl.Series | None:
-    """Each item's title from the first part that has one; an item without is called by its id."""
-    if all(titles is None for titles in given):
-        return None
-    merged: NDArray[Any] = item_ids.cast(pl.String).to_numpy(writable=True).astype(object)
-    for titles, code in reversed(list(zip(given, codes, strict=True))):
-        if titles is not None:
-            places = np.arange(len(titles)) if code is None else code
-            there = titles.is_not_null().to_numpy()
-            merged[places[there]] = titles.to_numpy()[there]
-    return pl.Series("title", merged.tolist(), pl.String)
-
-
-def _check_codes(codes: IntArray, size: int, kind: str) -> None:
+def _check_codes(codes: NDArray[np.integer[Any]], size: int, kind: str) -> None:
     if len(codes) and (codes.min() < 0 or codes.max() >= size):
         raise DataError(
             f"{kind} codes run from {codes.min()} to {codes.max()}; with {size} ids: 0 to {size - 1}"
         )
-
-
-def _read_meta(folder: Path) -> dict[str, Any]:
-    return read_described(
-        folder / "meta.json",
-        "saved interactions",
-        kind=FORMAT,
-        version=FORMAT_VERSION,
-        writer="save()",
-        remedy="save the interactions again",
-        error=DataError,
-    )

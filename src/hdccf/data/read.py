@@ -1,38 +1,36 @@
-"""The reader: files, folders, globs, data frames, Arrow tables and sparse matrices → `Interactions`."""
+"""The reader: files, folders, globs, data frames, sparse matrices and SQL queries → `Interactions`."""
 
+import re
+import sqlite3
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
+from hdccf.data.adjacency import IntArray
 from hdccf.data.columns import (
     ALLOWED,
     BadTimeError,
-    Columns,
     OpenTable,
     Table,
     TextOptions,
     choose_columns,
+    number_ids,
     to_microseconds,
 )
-from hdccf.data.ids import number_ids
-from hdccf.data.interactions import IntArray, Interactions
-from hdccf.data.text import damaged, open_csv, open_jsonl
-from hdccf.errors import SourceError
+from hdccf.data.interactions import Interactions
+from hdccf.data.tables import open_frame, open_paths
+from hdccf.errors import SourceError, one_line
 
-FORMATS = {
-    "csv": {".csv", ".txt", ".dat", ".data", ".rating", ".inter"},
-    "tsv": {".tsv", ".tab"},
-    "jsonl": {".jsonl", ".ndjson", ".json"},
-    "parquet": {".parquet", ".pq"},
-}
-_PACKED = {".gz", ".gzip", ".zst", ".zstd"}
 _FRAMES = "a path, a Polars or pandas data frame, an Arrow table, or a SciPy sparse matrix"
+_ROWS_AT_A_TIME = 100_000
 
 
 def read(
@@ -105,35 +103,49 @@ def to_interactions(
     minimum_rating: float | None = None,
     time_format: str | None = None,
     drop_nulls: bool = False,
-    sort_ids: bool = False,
+    integer_ids: bool = False,
 ) -> Interactions:
-    """Chooses the columns of a table, reads them, and numbers the ids by first appearance or by value."""
-    filtering = minimum_rating is not None
-    columns = choose_columns(
-        opened.columns, given, source=opened.name, need_rating=filtering, first_row=opened.first_row
-    )
-    if columns.rating is not None and not filtering:
-        note(f"{opened.name}: every row counts, whatever its {columns.rating!r}, without minimum_rating")
-    table = opened.fetch(columns)
+    """Chooses the columns of a table, reads them, and numbers the ids by first appearance.
+
+    With `integer_ids` ids must be integers, and are numbered in ascending order.
+    """
+    source, filtering = opened.name, minimum_rating is not None
+    columns = choose_columns(opened, given, need_rating=filtering)
+    if "rating" in columns and not filtering:
+        note(f"{source}: every row counts, whatever its {columns['rating']!r}, without minimum_rating")
+    table = opened.fetch(list(dict.fromkeys(columns.values())))
     if not table.frame.height:
-        raise SourceError(f"{opened.name} has no rows; give a source with rows of user and item")
-    table = _without_nulls(table, columns, opened.name, filtering, drop_nulls)
-    if not table.frame.height:
-        raise SourceError(f"{opened.name} has no row without a missing value; give other columns")
-    if columns.rating is not None and minimum_rating is not None:
-        table = _at_least(table, columns.rating, minimum_rating, opened.name)
-    times = _times(table, columns, opened.name, time_format)
+        raise SourceError(f"{source} has no rows; give a source with rows of user and item")
+    needed = [name for role, name in columns.items() if role != "title" and (role != "rating" or filtering)]
+    table = _without_nulls(table, needed, source, drop_nulls)
+    if minimum_rating is not None:
+        table = _at_least(table, columns["rating"], minimum_rating, source)
+    if integer_ids:
+        table = with_integers(table, [columns["user"], columns["item"]])
+    times = _times(table, columns["time"], source, time_format) if "time" in columns else None
     frame = table.frame
 
-    def number(name: str) -> tuple[pl.Series, IntArray]:
-        ids, codes = number_ids(frame[name], source=opened.name, typed=opened.typed)
-        return (ids.sort(), _ranks(ids)[codes]) if sort_ids else (ids, codes)
+    def number(role: str) -> tuple[pl.Series, IntArray]:
+        ids, codes = number_ids(frame[columns[role]], source=source, typed=opened.typed or integer_ids)
+        if len(ids) < 2:
+            raise SourceError(
+                f"{source}: column {columns[role]!r} has one {role} only, {ids[0]!r}; two are the least: "
+                f"give more rows, or another column with {role}= (--{role})"
+            )
+        if not integer_ids:
+            return ids, codes
+        return ids.sort(), (ids.rank("ordinal").to_numpy().astype(np.int32) - np.int32(1))[codes]
 
     # Both columns at the same time: Polars and NumPy release the interpreter's lock.
     with ThreadPoolExecutor(2) as pool:
-        (user_ids, users), (item_ids, items) = pool.map(number, (columns.user, columns.item))
-    _refuse_single(user_ids, item_ids, columns, opened.name)
-    titles = None if columns.title is None else _first_titles(frame[columns.title], items, len(item_ids))
+        (user_ids, users), (item_ids, items) = pool.map(number, ("user", "item"))
+    titles = None
+    if "title" in columns:
+        # The first title that is given for each item.
+        named = pl.DataFrame({"item": items, "title": frame[columns["title"]].cast(pl.String)}).drop_nulls()
+        every = pl.DataFrame({"item": np.arange(len(item_ids), dtype=np.int32)})
+        first = named.unique("item", keep="first", maintain_order=True)
+        titles = every.join(first, on="item", how="left", maintain_order="left")["title"]
     return Interactions.from_codes(
         users, items, user_ids=user_ids, item_ids=item_ids, times=times, titles=titles
     )
@@ -146,11 +158,15 @@ def _open(source: Any, text: TextOptions, kind: str | None) -> OpenTable | Inter
     if isinstance(source, Interactions):
         return source
     if isinstance(source, (str, Path)):
-        return _open_paths(str(source), text, kind)
+        path = Path(source).expanduser()
+        is_saved = path.is_dir() and (path / "meta.json").is_file()
+        return Interactions.load(path) if is_saved else open_paths(str(source), text, kind)
     if isinstance(source, (pl.DataFrame, pl.LazyFrame)):
         return open_frame(source, "the data frame")
     if hasattr(source, "tocoo") and hasattr(source, "nnz"):
-        return open_frame(_matrix_frame(source), "the matrix")
+        entries = source.tocsr().tocoo()  # in order of row and column
+        columns = {"user": entries.row, "item": entries.col, "weight": entries.data.astype(np.float64)}
+        return open_frame(pl.DataFrame(columns).filter(pl.col("weight") != 0), "the matrix")
     if hasattr(source, "__arrow_c_stream__"):
         return open_frame(pl.DataFrame(source), "the table")
     if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
@@ -158,167 +174,12 @@ def _open(source: Any, text: TextOptions, kind: str | None) -> OpenTable | Inter
     raise SourceError(f"a {type(source).__name__} cannot be read; give {_FRAMES}")
 
 
-def open_frame(frame: pl.DataFrame | pl.LazyFrame, name: str) -> OpenTable:
-    """A data frame in memory, or a lazy one."""
-    lazy = frame.lazy()
-
-    def fetch(columns: Columns) -> Table:
-        return Table(lazy.select(columns.names).collect(), lambda row: f"{name}, row {row + 1}")
-
-    return OpenTable(name, lazy.collect_schema().names(), fetch)
-
-
-def _matrix_frame(matrix: Any) -> pl.DataFrame:
-    """The stored entries of a sparse matrix that are not zero, in order of row and column."""
-    entries = matrix.tocsr().tocoo()
-    stored = entries.data != 0
-    return pl.DataFrame(
-        {
-            "user": entries.row[stored].astype(np.int64),
-            "item": entries.col[stored].astype(np.int64),
-            "weight": entries.data[stored].astype(np.float64),
-        }
-    )
-
-
-def _open_paths(source: str, text: TextOptions, kind: str | None) -> OpenTable | Interactions:
-    if kind is not None and kind not in FORMATS:
-        raise SourceError(f"format={kind!r} is unknown; choose one of {', '.join(sorted(FORMATS))}")
-    path = Path(source).expanduser()
-    if path.is_dir() and (path / "meta.json").is_file():
-        return Interactions.load(path)
-    files = _files(path, source, kind)
-    kinds = {kind or _format_of(file) for file in files}
-    if len(kinds) > 1:
-        raise SourceError(
-            f"{source} holds {' and '.join(sorted(kinds))} files; read one format at a time, with a glob"
-        )
-    only = kinds.pop()
-    return open_several([_open_file(file, only, text) for file in files], source)
-
-
-def _files(path: Path, source: str, kind: str | None) -> list[Path]:
-    """The file itself, the files in a folder and its folders, or those that a glob finds; by name."""
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        endings = set().union(*FORMATS.values()) if kind is None else FORMATS[kind]
-        found = [
-            file for file in sorted(path.rglob("*")) if _is_data(file, path) and _ending(file) in endings
-        ]
-        if not found:
-            raise SourceError(
-                f"the folder {source} holds no {kind or 'data'} files ({', '.join(sorted(endings))})"
-            )
-        return found
-    if any(mark in source for mark in "*?["):
-        anchor = Path(path.anchor) if path.anchor else Path()
-        pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
-        found = [file for file in sorted(anchor.glob(pattern)) if file.is_file()]
-        if not found:
-            raise SourceError(f"no file matches {source}; check the pattern, seen from {Path.cwd()}")
-        return found
-    raise SourceError(f"there is no file or folder {source}; check the path, seen from {Path.cwd()}")
-
-
-def _is_data(file: Path, folder: Path) -> bool:
-    """Writers of folders leave marks such as _SUCCESS and hidden files, which are no data."""
-    return file.is_file() and not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
-
-
-def _ending(file: Path) -> str:
-    suffixes = [suffix.lower() for suffix in file.suffixes]
-    while suffixes and suffixes[-1] in _PACKED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
-
-
-def _format_of(file: Path) -> str:
-    for kind, endings in FORMATS.items():
-        if _ending(file) in endings:
-            return kind
-    start = _start_of(file)
-    return "parquet" if start == b"PAR1" else "jsonl" if start[:1] == b"{" else "csv"
-
-
-def _start_of(file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            start = stream.read(4)
-    except OSError as cause:
-        raise SourceError(f"{file} cannot be read ({cause.strerror}); check its permissions") from cause
-    if not start:
-        raise SourceError(f"{file} is empty; give a file with rows of user and item")
-    return start
-
-
-def _open_file(file: Path, kind: str, text: TextOptions) -> OpenTable:
-    _start_of(file)
-    if kind == "parquet":
-        return _open_parquet(file)
-    if kind == "jsonl":
-        return open_jsonl(file, text)
-    return open_csv(file, text, separator="\t" if kind == "tsv" else None)
-
-
-def _open_parquet(path: Path) -> OpenTable:
-    """One Parquet file; only the needed columns are read."""
-    try:
-        lazy = pl.scan_parquet(path, glob=False)
-        names = lazy.collect_schema().names()
-    except (OSError, pl.exceptions.PolarsError) as cause:
-        raise damaged(path, cause) from cause
-
-    def fetch(columns: Columns) -> Table:
-        try:
-            frame = lazy.select(columns.names).collect()
-        except (OSError, pl.exceptions.PolarsError) as cause:
-            raise damaged(path, cause) from cause
-        return Table(frame, lambda row: f"{path}, row {row + 1}")
-
-    return OpenTable(str(path), names, fetch)
-
-
-def open_several(parts: Sequence[OpenTable], name: str) -> OpenTable:
-    """Files that hold parts of one table, one after another."""
-    if len(parts) == 1:
-        return parts[0]
-    for part in parts[1:]:
-        if set(part.columns) != set(parts[0].columns):
-            raise SourceError(
-                f"{part.name} has the columns {', '.join(part.columns)}, but {parts[0].name} has "
-                f"{', '.join(parts[0].columns)}; read files with the same columns"
-            )
-
-    def fetch(columns: Columns) -> Table:
-        tables = [part.fetch(columns) for part in parts]
-
-        def locate(row: int) -> str:
-            for table in tables:
-                if row < table.frame.height:
-                    return table.locate(row)
-                row -= table.frame.height
-            raise IndexError(row)
-
-        try:
-            frame = pl.concat([table.frame for table in tables], how="vertical_relaxed")
-        except pl.exceptions.PolarsError as cause:
-            kinds = "; ".join(sorted({str(dict(table.frame.schema)) for table in tables}))
-            raise SourceError(
-                f"{name}: its files hold columns of different types ({kinds}); make them equal"
-            ) from cause
-        return Table(frame, locate)
-
-    return OpenTable(name, parts[0].columns, fetch, parts[0].first_row, parts[0].typed)
-
-
 # -- rows ----------------------------------------------------------------------------------------------------
 
 
-def _without_nulls(table: Table, columns: Columns, source: str, need_rating: bool, drop: bool) -> Table:
-    """Refuses rows without user, item, time or (where it is needed) rating, or drops them and says so."""
-    needed = [columns.user, columns.item, columns.time, columns.rating if need_rating else None]
-    counts = {name: table.frame[name].null_count() for name in dict.fromkeys(needed) if name is not None}
+def _without_nulls(table: Table, needed: Sequence[str], source: str, drop: bool) -> Table:
+    """Refuses rows in which a needed value is missing, or drops them and says so."""
+    counts = {name: table.frame[name].null_count() for name in dict.fromkeys(needed)}
     missing = {name: count for name, count in counts.items() if count}
     if not missing:
         return table
@@ -329,6 +190,8 @@ def _without_nulls(table: Table, columns: Columns, source: str, need_rating: boo
             f"{table.locate(int(empty.arg_max() or 0))}: missing value ({listed}, of {len(empty):,} rows); "
             "mend the source, or give drop_nulls=True (--drop-nulls) to leave such rows out"
         )
+    if empty.all():
+        raise SourceError(f"{source} has no row without a missing value; give other columns")
     note(f"{source}: left out {int(empty.sum()):,} of {len(empty):,} rows with a missing value ({listed})")
     return table.filter(~empty)
 
@@ -338,46 +201,156 @@ def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False) if values.dtype == pl.String else values
     if not (numbers.dtype.is_numeric() or numbers.dtype == pl.Boolean):
         raise SourceError(f"{source}: column {rating!r} holds {values.dtype}; a rating must be a number")
-    numbers = numbers.cast(pl.Float64)
-    if numbers.null_count():
-        row = int(numbers.is_null().arg_max() or 0)
-        where = f"{table.locate(row)}, column {rating!r}"
-        raise SourceError(f"{where}: {values[row]!r} is no number; mend it, or give another rating=")
-    keep = numbers >= minimum
+    _refuse_null(table, rating, numbers, "number; mend it, or give another rating=")
+    keep = numbers.cast(pl.Float64) >= minimum
     if not keep.any():
         highest = float(numbers.to_numpy().max())
         raise SourceError(f"{source}: no {rating!r} is at least {minimum:g}; the highest is {highest:g}")
     return table if keep.all() else table.filter(keep)
 
 
-def _times(table: Table, columns: Columns, source: str, time_format: str | None) -> NDArray[np.int64] | None:
-    if columns.time is None:
-        return None
+def with_integers(table: Table, names: Sequence[str]) -> Table:
+    """The same table, in which these columns of text are integers."""
+    numbers = table.frame.with_columns(pl.col(names).str.strip_chars().cast(pl.Int64, strict=False))
+    for name in names:
+        _refuse_null(table, name, numbers[name], "whole number; mend the line")
+    return Table(numbers, table.locate)
+
+
+def _refuse_null(table: Table, name: str, parsed: pl.Series, wanted: str) -> None:
+    """Names the first value of a column that could not be parsed."""
+    if parsed.null_count():
+        row = int(parsed.is_null().arg_max() or 0)
+        value = table.frame[name][row]
+        raise SourceError(f"{table.locate(row)}, column {name!r}: {value!r} is no {wanted}")
+
+
+def _times(table: Table, column: str, source: str, time_format: str | None) -> NDArray[np.int64]:
     try:
-        return to_microseconds(table.frame[columns.time], source=source, time_format=time_format)
+        return to_microseconds(table.frame[column], source=source, time_format=time_format)
     except BadTimeError as bad:
         raise SourceError(
-            f"{table.locate(bad.row)}, column {columns.time!r}: {bad.value!r} is no time; {ALLOWED} are "
+            f"{table.locate(bad.row)}, column {column!r}: {bad.value!r} is no time; {ALLOWED} are "
             "read, and other orders with time_format= (--time-format), for example '%d/%m/%Y %H:%M'"
         ) from bad
 
 
-def _ranks(ids: pl.Series) -> IntArray:
-    return ids.rank("ordinal").to_numpy().astype(np.int32) - np.int32(1)
+# -- SQL -----------------------------------------------------------------------------------------------------
 
 
-def _first_titles(titles: pl.Series, items: IntArray, n_items: int) -> pl.Series:
-    """The first title that is given for each item."""
-    frame = pl.DataFrame({"item": items, "title": titles.cast(pl.String)}).drop_nulls()
-    named = frame.unique("item", keep="first", maintain_order=True)
-    every = pl.DataFrame({"item": np.arange(n_items, dtype=np.int32)})
-    return every.join(named, on="item", how="left", maintain_order="left")["title"]
+def read_sql(
+    query: str,
+    uri: str,
+    *,
+    user: str | int | None = None,
+    item: str | int | None = None,
+    time: str | int | None = None,
+    rating: str | int | None = None,
+    title: str | int | None = None,
+    minimum_rating: float | None = None,
+    time_format: str | None = None,
+    drop_nulls: bool = False,
+) -> Interactions:
+    """Runs one query and reads its rows; the connection is for reading only.
+
+    Parameters
+    ----------
+    query
+        A SELECT in the dialect of the database.
+    uri
+        `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`, or `postgresql://user@host/database`.
+    user, item, time, rating, title, minimum_rating, time_format, drop_nulls
+        As in `hdccf.read`.
+
+    Returns
+    -------
+    Interactions
+        The pairs under contiguous ids, sorted by user and time.
+
+    Examples
+    --------
+    >>> hdccf.read_sql("SELECT customer, sku, bought_at FROM orders", "sqlite:///shop.db", user=1, item=2)
+    """
+    scheme = uri.partition(":")[0]
+    if scheme == "sqlite":
+        frame = _from_sqlite(query, uri)
+    elif scheme in ("postgresql", "postgres"):
+        frame = _from_postgres(query, uri)
+    else:
+        raise SourceError(
+            f"{_without_password(uri)!r} is no database that can be read; give sqlite:///file.db or postgresql://host/database"
+        )
+    return to_interactions(
+        open_frame(frame, f"the query on {_without_password(uri)}"),
+        {"user": user, "item": item, "time": time, "rating": rating, "title": title},
+        minimum_rating=minimum_rating,
+        time_format=time_format,
+        drop_nulls=drop_nulls,
+    )
 
 
-def _refuse_single(users: pl.Series, items: pl.Series, columns: Columns, source: str) -> None:
-    for kind, name, ids in (("user", columns.user, users), ("item", columns.item, items)):
-        if len(ids) < 2:
-            raise SourceError(
-                f"{source}: column {name!r} has one {kind} only, {ids[0]!r}; two are the least: give "
-                f"more rows, or another column with {kind}= (--{kind})"
-            )
+def _from_sqlite(query: str, uri: str) -> pl.DataFrame:
+    match = re.fullmatch(r"sqlite:///(.+)", uri)
+    if match is None:
+        raise SourceError(f"{uri!r} names no file; give sqlite:///relative.db or sqlite:////absolute.db")
+    path = Path(unquote(match[1]))
+    if not path.is_file():
+        raise SourceError(
+            f"there is no SQLite file {path}; give sqlite:///relative.db or sqlite:////absolute.db"
+        )
+    try:
+        # Without mode=ro a slip in the query could change the user's data.
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            return _collect(connection.execute(query), query)
+    except (sqlite3.Error, sqlite3.Warning) as cause:
+        raise SourceError(f"the query on {path} failed ({one_line(cause)}): {one_line(query)}") from cause
+
+
+def _from_postgres(query: str, uri: str) -> pl.DataFrame:
+    try:
+        import psycopg
+    except ImportError as cause:
+        raise SourceError(
+            "PostgreSQL needs psycopg; install it with: pip install 'hdccf[postgres]'"
+        ) from cause
+    try:
+        with psycopg.connect(uri, connect_timeout=10) as connection:
+            connection.read_only = True
+            # A cursor with a name stays on the server, which then sends the rows in portions.
+            with connection.cursor(name="hdccf") as cursor:
+                cursor.execute(query)
+                return _collect(cursor, query)
+    except psycopg.Error as cause:
+        where = _without_password(uri)
+        raise SourceError(f"the query on {where} failed ({one_line(cause)}): {one_line(query)}") from cause
+
+
+def _collect(cursor: Any, query: str) -> pl.DataFrame:
+    """All rows, fetched in portions, so that only one of them is held as Python objects."""
+    if cursor.description is None:
+        raise SourceError(f"the query gives no rows; give a SELECT: {one_line(query)}")
+    names = [column[0] for column in cursor.description]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SourceError(f"the query gives {', '.join(repeated)} more than once; name each column with AS")
+    portions = [pl.DataFrame(schema=dict.fromkeys(names, pl.Null))]
+    while rows := cursor.fetchmany(_ROWS_AT_A_TIME):
+        columns = zip(names, zip(*rows, strict=True), strict=True)
+        portions.append(pl.DataFrame([_column(name, values) for name, values in columns]))
+    try:
+        return pl.concat(portions, how="vertical_relaxed")
+    except pl.exceptions.PolarsError:
+        # A column of several types, as SQLite allows: as text all of its values can stand together.
+        return pl.concat([portion.cast(pl.String) for portion in portions])
+
+
+def _column(name: str, values: Sequence[Any]) -> pl.Series:
+    column = pl.Series(name, values, strict=False)
+    if column.dtype != pl.Object:
+        return column
+    # UUIDs, for example.
+    return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
+
+
+def _without_password(uri: str) -> str:
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", uri)

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf.data.batches import (
@@ -66,10 +66,6 @@ class PairSampler:
     def _n_pairs(self) -> int:
         return int(self.graph.items_of.degrees[self._able].sum())
 
-    @cached_property
-    def _entries(self) -> Int64[Tensor, " able_pairs"]:
-        return self._pairs_of(self._able)
-
     def _pairs_of(self, users: Int64[Tensor, " u"]) -> Int64[Tensor, " n"]:
         return expand(self.graph.items_of.starts[users], self.graph.items_of.degrees[users])[1]
 
@@ -79,17 +75,18 @@ class PairSampler:
                 f"{self._n_pairs} training pairs are of users who have not had every item, and these "
                 f"negatives need {self.least}; add items, or take another sampler"
             )
-        for chosen in self._users_by_turns(generator) if self.by_user else self._pairs_by_turns(generator):
+        for chosen in self._entries(generator):
             # Much faster than an index in brackets, which is made for any number of axes.
             users, items = self.graph.users_at(chosen), self.graph.items_of.at(chosen)
             yield PairBatch(users, items, self.weights.index_select(0, chosen))
 
-    def _pairs_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
-        everybody = self._n_pairs == self.graph.n_pairs
-        for places in shuffled(self._n_pairs, self.batch_size, generator, self.least):
-            yield places if everybody else self._entries[places]
-
-    def _users_by_turns(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+    def _entries(self, generator: torch.Generator) -> Iterator[Int64[Tensor, " b"]]:
+        """The places in `items_of.flat` of each batch's pairs."""
+        if not self.by_user:
+            entries = self._pairs_of(self._able)
+            for places in shuffled(self._n_pairs, self.batch_size, generator, self.least):
+                yield entries[places]
+            return
         users = self._able[torch.randperm(len(self._able), generator=generator)]
         ends = self.graph.items_of.degrees[users].cumsum(0)
         n_batches = len(self)
@@ -116,13 +113,9 @@ class InBatchSampler:
             raise ConfigError("in-batch negatives need at least two training pairs; this data has one")
         for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator):
             users, items = self.graph.users_at(chosen), self.graph.items_of.at(chosen)
-            yield InBatch(
-                users,
-                items,
-                self.weights[chosen],
-                self._side(users, self.graph.items_of, self.graph.users_of, generator),
-                self._side(items, self.graph.users_of, self.graph.items_of, generator),
-            )
+            item_side = self._side(users, self.graph.items_of, self.graph.users_of, generator)
+            user_side = self._side(items, self.graph.users_of, self.graph.items_of, generator)
+            yield InBatch(users, items, self.weights[chosen], item_side, user_side)
 
     def _side(
         self,
@@ -154,14 +147,14 @@ class UniformSampler:
         items_of, users_of = self.graph.items_of, self.graph.users_of
         for chosen in shuffled(self.graph.n_pairs, self.batch_size, generator, least=1):
             users, items = self.graph.users_at(chosen), items_of.at(chosen)
-            yield SampledBatch(
-                users,
-                items,
-                self.weights[chosen],
-                items_of.draw_others(users, self.negatives, generator),
-                users_of.draw_others(items, self.negatives, generator),
+            negative_items = items_of.draw_others(users, self.negatives, generator)
+            negative_users = users_of.draw_others(items, self.negatives, generator)
+            neighbours = (
                 items_of.draw(users, self.neighbours, generator),
                 users_of.draw(items, self.neighbours, generator),
+            )
+            yield SampledBatch(
+                users, items, self.weights[chosen], negative_items, negative_users, *neighbours
             )
 
 
@@ -208,17 +201,8 @@ class BlockSampler(UserBlocks):
             rows, items, entries = self.graph.items_of.within(users, None)
             columns, inclusion = block_columns(items, self.graph.n_items, self.block_items, generator)
             places = places_in(items, columns, self.graph.n_items)  # all of them are there
-            yield Block(
-                users,
-                columns,
-                inclusion,
-                rows,
-                places,
-                rows,
-                places,
-                self.weights.index_select(0, entries),
-                None,
-            )
+            weights = self.weights.index_select(0, entries)
+            yield Block(users, columns, inclusion, rows, places, rows, places, weights, None)
 
 
 @dataclass(frozen=True)
@@ -268,16 +252,9 @@ class PoolSampler(UserBlocks):
             rows, items, entries = self.graph.items_of.within(users, None)
             places = places_in(items, columns, n_items)
             hits = (places >= 0).nonzero().squeeze(1)
-            yield Pool(
-                users,
-                columns,
-                inclusion,
-                rows.index_select(0, hits),
-                places.index_select(0, hits),
-                rows,
-                items,
-                self.weights.index_select(0, entries),
-            )
+            observed = rows.index_select(0, hits), places.index_select(0, hits)
+            weights = self.weights.index_select(0, entries)
+            yield Pool(users, columns, inclusion, *observed, rows, items, weights)
 
 
 @dataclass(frozen=True)
@@ -297,27 +274,20 @@ class WindowBlockSampler(UserBlocks):
     least: ClassVar[int] = 2  # a history of one has no past to learn its future from
 
     def epoch(self, generator: torch.Generator) -> Iterator[Block]:
-        for users in self.blocks(generator):
-            yield self._block(users, generator)
-
-    def _block(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Block:
         items_of = self.graph.items_of
-        cuts = self._cuts(users, generator)
-        windows = cut_windows(items_of, users, cuts, self.length)
-        places = (windows.flatten() != NO_ITEM).nonzero().squeeze(1)
-        which = places // self.length
-        row_users = users[which]
-        # The first item after each place, among all pairs.
-        after = items_of.starts[row_users] + cuts[which] - self.length + places % self.length + 1
-        return _block_of_next_items(self, row_users, after, Windows(windows, places), generator)
-
-    def _cuts(self, users: Int64[Tensor, " n"], generator: torch.Generator) -> Int64[Tensor, " n"]:
-        """How many items lie before the end of each window: at least a whole window where there is one, and
-        at least one item after it."""
-        most = self.graph.items_of.degrees[users] - 1
-        least = most.clamp(max=self.length)
-        uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
-        return least + (uniform * (most - least + 1)).long().clamp_(max=most - least)
+        for users in self.blocks(generator):
+            # A window ends after at least `length` items where there are as many, and before the last item.
+            most = items_of.degrees[users] - 1
+            least = most.clamp(max=self.length)
+            uniform = torch.rand(len(users), generator=generator, dtype=torch.float64)
+            cuts = least + (uniform * (most - least + 1)).long().clamp_(max=most - least)
+            windows = cut_windows(items_of, users, cuts, self.length)
+            places = (windows.flatten() != NO_ITEM).nonzero().squeeze(1)
+            which = places // self.length
+            row_users = users[which]
+            # The first item after each place, among all pairs.
+            after = items_of.starts[row_users] + cuts[which] - self.length + places % self.length + 1
+            yield _block_of_next_items(self, row_users, after, Windows(windows, places), generator)
 
 
 def _block_of_next_items(
@@ -334,18 +304,10 @@ def _block_of_next_items(
     place = (entries - after[rows]).to(sampler.weights.dtype)
     positives = items_of.at(entries)
     columns, inclusion = block_columns(positives, graph.n_items, sampler.block_items, generator)
-    observed_rows, observed_columns, _ = items_of.within(users, columns)
-    return Block(
-        users,
-        columns,
-        inclusion,
-        observed_rows,
-        observed_columns,
-        rows,
-        places_in(positives, columns, graph.n_items),
-        torch.exp2(-place / sampler.ahead_half_life) * sampler.weights[entries],
-        history,
-    )
+    seen_rows, seen_columns, _ = items_of.within(users, columns)
+    places = places_in(positives, columns, graph.n_items)
+    weights = torch.exp2(-place / sampler.ahead_half_life) * sampler.weights[entries]
+    return Block(users, columns, inclusion, seen_rows, seen_columns, rows, places, weights, history)
 
 
 # -- columns of a block --------------------------------------------------------------------------------------
@@ -361,10 +323,11 @@ def block_columns(
     """
     if n_items <= size:
         return None, None
-    marks = _marked(positives, n_items)
-    if n_items <= 2 * size and max(size, 2 * int(np.count_nonzero(marks))) > NEARLY_ALL * n_items:
-        return None, None
-    return _with_others(marks, size, generator)
+    if n_items <= 2 * size:
+        certain = int(np.count_nonzero(np.bincount(positives.numpy())))
+        if max(size, 2 * certain) > NEARLY_ALL * n_items:
+            return None, None
+    return draw_columns(positives, n_items, size, generator)
 
 
 def draw_columns(
@@ -375,30 +338,15 @@ def draw_columns(
     A positive's item is there for certain and stands for itself; a drawn one stands for its share of the
     rest. So a weighted sum over the columns has the sum over the catalogue as its expectation.
     """
-    return _with_others(_marked(positives, n_items), size, generator)
-
-
-def _marked(positives: Int64[Tensor, " n"], n_items: int) -> Bool[np.ndarray, " items"]:
     # Marked instead of sorted: a tenth of the time, and `places_in` passes over the catalogue too. Reading
     # marks off is several times faster in NumPy than in torch.
     marks = np.zeros(n_items, dtype=np.bool_)
     marks[positives.numpy()] = True
-    return marks
-
-
-def _with_others(
-    marks: Bool[np.ndarray, " items"], size: int, generator: torch.Generator
-) -> tuple[Int64[Tensor, " c"], Float[Tensor, " c"]]:
     certain = torch.from_numpy(np.flatnonzero(marks))
-    rest = len(marks) - len(certain)
+    rest = n_items - len(certain)
     drawn_size = min(rest, max(size - len(certain), len(certain)))
     ranks = distinct_below(rest, drawn_size, generator)
-    if 4 * drawn_size > rest:
-        drawn = torch.from_numpy(np.flatnonzero(~marks)[ranks.numpy()])
-    else:
-        # The r-th of the others is r and the number of certain ones with at most r others below them.
-        others_below = certain - torch.arange(len(certain))
-        drawn = ranks + torch.searchsorted(others_below, ranks, right=True)
+    drawn = torch.from_numpy(np.flatnonzero(~marks)[ranks.numpy()])
     inclusion = torch.ones(len(certain) + drawn_size)
     if drawn_size:
         inclusion[len(certain) :] = rest / drawn_size

@@ -1,8 +1,8 @@
-"""`Split`: interactions in three parts under one set of ids, and four ways to make one."""
+"""The k-core, and `Split`: interactions in three parts under one set of ids, and four ways to make one."""
 
 import hashlib
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.interactions import Interactions, TimeArray, align
+from hdccf.data.interactions import Interactions, align
 from hdccf.errors import ConfigError, DataError
 from hdccf.files import atomic_directory, read_described, write_json
 
 PARTS = ("train", "validation", "test")
 OVERLAP = ("refuse", "drop")
+
+_WORDS = {
+    "users_too_short": "{n:,} users have fewer than three interactions: kept in training only",
+    "users_without_training": "{n:,} users have no training pair",
+    "items_without_training": "{n:,} items have no training pair",
+    "validation_pairs_without_training": "{n:,} validation pairs have a user or item without training pairs",
+    "test_pairs_without_training": "{n:,} test pairs have a user or item without training pairs",
+    "overlap_dropped": "{n:,} pairs were dropped from a later part because an earlier part has them",
+    "users_added": "{n:,} users are in validation or test only",
+    "items_added": "{n:,} items are in validation or test only",
+}
 
 FORMAT = "hdccf-split"
 FORMAT_VERSION = 1
@@ -121,7 +132,17 @@ class Split:
     def load(cls, path: str | Path) -> "Split":
         """Opens a folder that `save` wrote, and checks that it still holds what was written."""
         folder = Path(path)
-        meta = _read_meta(folder)
+        meta = read_described(
+            folder / "meta.json",
+            "saved split",
+            kind=FORMAT,
+            version=FORMAT_VERSION,
+            writer="Split.save()",
+            remedy="save the split again",
+            error=DataError,
+        )
+        if not {"method", "facts", "fingerprint"} <= meta.keys():
+            raise DataError(f"{folder}/meta.json is damaged; save the split again")
         train, validation, test = (Interactions.load(folder / name) for name in PARTS)
         # The fingerprint is of the parts as they were read, ids included; only then are the ids shared.
         loaded = cls(train, validation, test, meta["method"], meta["facts"])
@@ -130,7 +151,51 @@ class Split:
                 f"{folder} is damaged: its fingerprint is {loaded.fingerprint}, but {meta['fingerprint']} "
                 "was saved; save the split again"
             )
-        return replace(loaded, validation=_under_ids_of(train, validation), test=_under_ids_of(train, test))
+        ids: dict[str, Any] = {"user_ids": train.user_ids, "item_ids": train.item_ids, "titles": train.titles}
+        return replace(loaded, validation=replace(validation, **ids), test=replace(test, **ids))
+
+
+# -- k-core --------------------------------------------------------------------------------------------------
+
+
+def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
+    """The largest part in which every user has at least `users` items and every item at least `items` users.
+
+    Dropping a weak user may weaken an item and the other way round, so it is repeated until nothing changes.
+
+    Parameters
+    ----------
+    data
+        The interactions to filter.
+    users
+        How many items a user must have; 0 for no limit.
+    items
+        How many users an item must have; 0 for no limit.
+
+    Returns
+    -------
+    Interactions
+        The core, its contiguous ids without gaps.
+
+    Examples
+    --------
+    >>> hdccf.k_core(hdccf.load("ml-100k"), users=10, items=10)
+    """
+    for name, least in (("users", users), ("items", items)):
+        if least < 0:
+            raise ConfigError(f"{name}={least} is impossible in a k-core; give 0 (no limit) or more")
+    rows, weak = np.arange(len(data)), True
+    while weak:
+        of_user, of_item = data.users[rows], data.items[rows]
+        strong = (np.bincount(of_user) >= users)[of_user] & (np.bincount(of_item) >= items)[of_item]
+        weak = not strong.all()
+        rows = rows[strong]
+    if not len(rows):
+        raise DataError(
+            f"nothing is left of {len(data):,} pairs in the core of {users} items a user and {items} users "
+            "an item; ask for a smaller core"
+        )
+    return data.subset(rows).compact()
 
 
 # -- ways to split -------------------------------------------------------------------------------------------
@@ -158,8 +223,7 @@ def leave_one_out(data: Interactions, *, progress: bool = False) -> Split:
     --------
     >>> split = hdccf.leave_one_out(data)
     """
-    starts = data.by_user.starts
-    lengths = np.diff(starts)
+    starts, lengths = data.by_user.starts, data.by_user.degrees
     long_enough = lengths >= 3
     if not long_enough.any():
         raise DataError(
@@ -222,17 +286,16 @@ def global_time_split(
             )
     else:
         _check_shares(validation, test)
-        cuts = _cuts_at_shares(data.times, validation, test)
+        n_test = round(test * len(data))
+        n_held_out = n_test + round(validation * len(data))
+        ordered, never = np.sort(data.times), np.iinfo(np.int64).max
+        cuts = int(ordered[-n_held_out]) if n_held_out else never, int(ordered[-n_test]) if n_test else never
     part = (data.times >= cuts[0]).astype(np.uint8)
     part += data.times >= cuts[1]
-    sizes = np.bincount(part, minlength=3)
     wanted = (True, validation_from is not None or validation > 0, test_from is not None or test > 0)
-    for name, size, is_wanted in zip(PARTS, sizes, wanted, strict=True):
-        if is_wanted and not size:
-            first, last = (
-                np.datetime64(int(data.times.min()), "us"),
-                np.datetime64(int(data.times.max()), "us"),
-            )
+    for number, name in enumerate(PARTS):
+        if wanted[number] and not np.any(part == number) and data.time_range is not None:
+            first, last = data.time_range
             raise DataError(
                 f"no interaction is left for {name}: times run from {first} to {last}; move the cut"
             )
@@ -315,10 +378,10 @@ def predefined_split(
     none = first.subset(np.zeros(len(first), np.bool_))
     given = [first, *(none if part is None else _opened(part, reading) for part in (validation, test))]
     aligned = align(given)
-    known = _pair_keys(aligned[0])
+    known = np.empty(0, np.int64)
     dropped = 0
-    for place in (1, 2):
-        keys = _pair_keys(aligned[place])
+    for place, part in enumerate(aligned):
+        keys = part.users.astype(np.int64) * part.n_items + part.items
         repeated = np.isin(keys, known)
         if repeated.any() and overlap == "refuse":
             raise DataError(
@@ -326,15 +389,14 @@ def predefined_split(
                 'give parts without common pairs, or overlap="drop" to keep them in the earlier part only'
             )
         dropped += int(repeated.sum())
-        aligned[place] = aligned[place].subset(~repeated)
-        known = np.concatenate((known, keys[~repeated]))
+        aligned[place] = part.subset(~repeated) if repeated.any() else part
+        known = np.concatenate((known, keys))
     facts = {
         "overlap_dropped": dropped,
         "users_added": aligned[0].n_users - first.n_users,
         "items_added": aligned[0].n_items - first.n_items,
     }
-    found = without_training(aligned[0], aligned[1], aligned[2])
-    return _report(Split(aligned[0], aligned[1], aligned[2], "predefined", facts | found), progress)
+    return _made(aligned, "predefined", facts, progress)
 
 
 # -- common to all -------------------------------------------------------------------------------------------
@@ -344,15 +406,24 @@ def _cut(
     data: Interactions, part: NDArray[np.uint8], method: str, facts: dict[str, int], progress: bool
 ) -> Split:
     """The split in which row r is in part number `part[r]`."""
-    train, validation, test = (data.subset(part == number) for number in range(3))
-    found = without_training(train, validation, test)
-    return _report(Split(train, validation, test, method, facts | found), progress)
+    return _made([data.subset(part == number) for number in range(3)], method, facts, progress)
 
 
-def _report(split: Split, progress: bool) -> Split:
-    if progress:
-        for remark in split.remarks():
-            note(remark)
+def _made(parts: list[Interactions], method: str, facts: dict[str, int], progress: bool) -> Split:
+    """The split of these parts, with the counts of what a model cannot know; prints them on request."""
+    train, validation, test = parts
+    user_known, item_known = train.by_user.degrees > 0, np.bincount(train.items, minlength=train.n_items) > 0
+    facts = {
+        **facts,
+        "users_without_training": int(np.count_nonzero(~user_known)),
+        "items_without_training": int(np.count_nonzero(~item_known)),
+    }
+    for name, part in (("validation", validation), ("test", test)):
+        known = user_known[part.users] & item_known[part.items]
+        facts[f"{name}_pairs_without_training"] = int(np.count_nonzero(~known))
+    split = Split(train, validation, test, method, facts)
+    for remark in split.remarks() if progress else ():
+        note(remark)
     return split
 
 
@@ -374,81 +445,14 @@ def _check_shares(validation: float, test: float) -> None:
         )
 
 
-def _cuts_at_shares(times: TimeArray, validation: float, test: float) -> tuple[int, int]:
-    """The moments from which on the last `validation + test` and the last `test` of all interactions lie."""
-    never = np.iinfo(np.int64).max
-    n_test = round(test * len(times))
-    n_held_out = n_test + round(validation * len(times))
-    ranks = {len(times) - n for n in (n_held_out, n_test) if n}
-    ordered = np.partition(times, sorted(ranks)) if ranks else times
-    first, second = (int(ordered[len(times) - n]) if n else never for n in (n_held_out, n_test))
-    return first, second
-
-
 def _microseconds(name: str, moment: Moment) -> int:
     """Microseconds since 1970; a moment without a zone is in UTC."""
     try:
-        if isinstance(moment, str):
-            moment = datetime.fromisoformat(moment)
-        if isinstance(moment, datetime):
-            aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            moment = np.datetime64(aware.astimezone(UTC).replace(tzinfo=None), "us")
-        elif isinstance(moment, date):
-            moment = np.datetime64(datetime.combine(moment, time()), "us")
-        return int(moment.astype("datetime64[us]").astype(np.int64))
-    except (ValueError, AttributeError) as cause:
+        parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        if isinstance(parsed, datetime) and parsed.tzinfo is not None:
+            parsed = parsed.astimezone(UTC).replace(tzinfo=None)
+        return int(np.array(parsed, "datetime64[us]").astype(np.int64))
+    except ValueError as cause:
         raise ConfigError(
             f"{name}={moment!r} is not a moment; give a date such as 2024-05-31 or ISO 8601"
         ) from cause
-
-
-def _pair_keys(data: Interactions) -> NDArray[np.int64]:
-    return data.users.astype(np.int64) * data.n_items + data.items
-
-
-# -- facts and files -----------------------------------------------------------------------------------------
-
-
-_WORDS = {
-    "users_too_short": "{n:,} users have fewer than three interactions: kept in training only",
-    "users_without_training": "{n:,} users have no training pair",
-    "items_without_training": "{n:,} items have no training pair",
-    "validation_pairs_without_training": "{n:,} validation pairs have a user or item without training pairs",
-    "test_pairs_without_training": "{n:,} test pairs have a user or item without training pairs",
-    "overlap_dropped": "{n:,} pairs were dropped from a later part because an earlier part has them",
-    "users_added": "{n:,} users are in validation or test only",
-    "items_added": "{n:,} items are in validation or test only",
-}
-
-
-def _under_ids_of(train: Interactions, part: Interactions) -> Interactions:
-    return replace(part, user_ids=train.user_ids, item_ids=train.item_ids, titles=train.titles)
-
-
-def without_training(train: Interactions, validation: Interactions, test: Interactions) -> dict[str, int]:
-    """Counts the users, items and held-out pairs that a model knows nothing about."""
-    user_known = train.by_user.degrees > 0
-    item_known = np.bincount(train.items, minlength=train.n_items) > 0
-    facts = {
-        "users_without_training": int(np.count_nonzero(~user_known)),
-        "items_without_training": int(np.count_nonzero(~item_known)),
-    }
-    for name, part in (("validation", validation), ("test", test)):
-        known = user_known[part.users] & item_known[part.items]
-        facts[f"{name}_pairs_without_training"] = int(np.count_nonzero(~known))
-    return facts
-
-
-def _read_meta(folder: Path) -> dict[str, Any]:
-    meta = read_described(
-        folder / "meta.json",
-        "saved split",
-        kind=FORMAT,
-        version=FORMAT_VERSION,
-        writer="Split.save()",
-        remedy="save the split again",
-        error=DataError,
-    )
-    if not {"method", "facts", "fingerprint"} <= meta.keys():
-        raise DataError(f"{folder}/meta.json is damaged; save the split again")
-    return meta

@@ -6,6 +6,7 @@ any pair again; neither is stored. `docs/synthetic.md` has the formulas and the 
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
 
 from hdccf.console import progress_bar
-from hdccf.data.ids import places_among
+from hdccf.data.adjacency import places_among
 from hdccf.data.interactions import Interactions
 from hdccf.data.synthetic_draws import (
     Exposure,
@@ -27,8 +28,6 @@ from hdccf.data.synthetic_draws import (
     draw_tastes,
 )
 from hdccf.errors import ConfigError, DataError
-
-_PAIRS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,7 +58,7 @@ class World:
         return self.settings.n_items
 
     def __repr__(self) -> str:
-        asked = ", ".join(f"{name}={value}" for name, value in vars(self.settings).items())
+        asked = ", ".join(f"{name}={value}" for name, value in self.settings.model_dump().items())
         return f"World({self.interactions!r}, {asked})"
 
     # -- the truth about pairs -------------------------------------------------------------------------------
@@ -87,18 +86,7 @@ class World:
 
     def liked_pairs(self, users: ArrayLike, items: ArrayLike) -> NDArray[np.bool_]:
         """The same for pairs: does the n-th user like the n-th item?"""
-        return self.tastes.liked_pairs(self._users(users), self._items(items))
-
-    def exposure_probability(self, users: ArrayLike, items: ArrayLike | None = None) -> Floats:
-        """users × items: the probability that the item was shown to the user; it does not depend on taste."""
-        row = self.shown.probabilities[self._items(items)]
-        return np.tile(row, (len(self._users(users)), 1))
-
-    def exposed(self, users: ArrayLike, items: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """users × items: what was shown to the user, liked or not."""
-        asked = self._items(items)
-        rows = [np.isin(asked, self.shown.items_of(int(user))) for user in self._users(users)]
-        return np.array(rows, np.bool_).reshape(len(rows), len(asked))
+        return self.tastes.liked(self._users(users), self._items(items), pairs=True)
 
     # -- the truth about users and items ---------------------------------------------------------------------
 
@@ -118,12 +106,15 @@ class World:
 
         The realised one, by a look at all pairs: about 30 ns a pair.
         """
-        return _share_of_false(self._liked_counts[0], self.interactions.by_user.degrees, self.n_items)
+        return self.omega_items_of(np.arange(self.n_users))
 
     @cached_property
     def omega_users(self) -> Floats:
         """ω_i for each item: the share of false negatives among the users for whom i was not observed."""
-        return _share_of_false(self._liked_counts[1], self.interactions.by_item.degrees, self.n_users)
+        liked = np.zeros(self.n_items, np.int64)
+        for user in range(self.n_users):
+            liked += self.liked([user])[0]
+        return _share_of_false(liked, self.interactions.by_item.degrees, self.n_users)
 
     def omega_items_of(self, users: ArrayLike) -> Floats:
         """`omega_items` of some users only, for worlds too large to look at every pair."""
@@ -131,24 +122,7 @@ class World:
         liked = np.array([np.count_nonzero(self.liked([user])) for user in asked], np.int64)
         return _share_of_false(liked, self.interactions.by_user.degrees[asked], self.n_items)
 
-    @cached_property
-    def _liked_counts(self) -> tuple[Indices, Indices]:
-        """How many items each user likes and how many users like each item."""
-        of_user, of_item = np.zeros(self.n_users, np.int64), np.zeros(self.n_items, np.int64)
-        at_once = max(1, _PAIRS_AT_ONCE // self.n_items)
-        for first in range(0, self.n_users, at_once):
-            users = np.arange(first, min(first + at_once, self.n_users))
-            liked = self.liked(users)
-            of_user[users] = np.count_nonzero(liked, axis=1)
-            of_item += np.count_nonzero(liked, axis=0)
-        return of_user, of_item
-
     # -- names -----------------------------------------------------------------------------------------------
-
-    @property
-    def genres(self) -> list[str]:
-        """Each item's genre: what its title says and what its character is near to."""
-        return [GENRES[code] for code in self.tastes.genres]
 
     def codes_of(self, data: Interactions) -> tuple[Indices, Indices]:
         """The world's users and items behind those of `data`, which a k-core may have renumbered."""
@@ -208,8 +182,8 @@ def synthetic_world(
     >>> world = hdccf.synthetic_world(100_000, exposure=0.5, seed=1)
     >>> world.omega_items.mean()
     """
-    default_users = max(round(2 * max(n_interactions, 0) ** 0.6), n_interactions // 100)
-    default_items = round(10 * max(n_interactions, 0) ** 0.4)
+    default_users = max(2, round(2 * max(n_interactions, 0) ** 0.6), n_interactions // 100)
+    default_items = max(2, round(10 * max(n_interactions, 0) ** 0.4))
     settings = WorldSettings(
         n_users=default_users if n_users is None else n_users,
         n_items=default_items if n_items is None else n_items,
@@ -286,35 +260,25 @@ _SECOND_WORDS = {
     "Adventure": "Expedition Treasure Island Compass Caravan Temple River Balloon Summit Map Archipelago",
     "Drama": "Daughters House Silence Inheritance Season Teacher Village Fathers Hours Daylight Return",
 }
-_PATTERNS = (
-    "The {a} {b}",
-    "{a} {b}",
-    "Return to the {a} {b}",
-    "Beyond the {a} {b}",
-    "A Song for the {a} {b}",
-)
+_PATTERNS = ("The {} {}", "{} {}", "Return to the {} {}", "Beyond the {} {}", "A Song for the {} {}")
 _FIRST_YEAR, _LAST_YEAR = 1952, 2023
 
 
 def film_titles(genres: NDArray[np.int32], seed: int) -> pl.Series:
     """A title for each item: `The Silent Harbour (Thriller, 1994)`.
 
-    Names of a genre are dealt out like cards; when the pack is through, a second part follows, and so on.
+    Names of a genre are drawn without replacement; when all are used, a second part follows, and so on.
     """
     rng = np.random.default_rng([seed, 5])
     years = rng.integers(_FIRST_YEAR, _LAST_YEAR + 1, len(genres))
     titles = np.empty(len(genres), object)
     for code, genre in enumerate(GENRES):
+        words = list(product(_PATTERNS, _FIRST_WORDS[genre].split(), _SECOND_WORDS[genre].split()))
         items = np.flatnonzero(genres == code)
-        pack = np.array(_names_of(genre), object)[rng.permutation(len(_names_of(genre)))]
-        part, card = np.divmod(np.arange(len(items)), len(pack))
-        parts = np.array(
-            ["", *(f", Part {number}" for number in range(2, int(part.max(initial=0)) + 2))], object
-        )
-        titles[items] = pack[card] + parts[part] + f" ({genre}, "
-    return pl.Series("title", titles.tolist(), pl.String) + pl.Series(years).cast(pl.String) + ")"
-
-
-def _names_of(genre: str) -> list[str]:
-    firsts, seconds = _FIRST_WORDS[genre].split(), _SECOND_WORDS[genre].split()
-    return [pattern.format(a=a, b=b) for pattern in _PATTERNS for a in firsts for b in seconds]
+        order = rng.permutation(len(words))
+        for place, item in enumerate(items):
+            part, card = divmod(place, len(words))
+            pattern, first, second = words[order[card]]
+            name = pattern.format(first, second) + (f", Part {part + 1}" if part else "")
+            titles[item] = f"{name} ({genre}, {years[item]})"
+    return pl.Series("title", titles.tolist(), pl.String)

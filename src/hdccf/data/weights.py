@@ -29,7 +29,14 @@ def positive_weights(
     """
     weights = np.ones(len(train))
     if half_life is not None:
-        age = ages(train, unit)
+        if train.times is None:
+            raise ConfigError(
+                "recency was asked for, but the interactions have no times; give a time column or turn it off"
+            )
+        last = train.by_user.starts[1:][train.users] - 1
+        age = (last - np.arange(len(train))).astype(np.float64)
+        if unit == "days":
+            age = (train.times[last] - train.times) / _DAY_IN_MICROSECONDS
         weights = floor + (1 - floor) * np.exp2(-age / half_life)
     if count_power:
         weights *= train.counts.astype(np.float64) ** count_power
@@ -47,26 +54,10 @@ def weights_of(settings: PositiveSettings, train: Interactions) -> Float32[Tenso
     )
 
 
-def ages(train: Interactions, unit: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How long before the user's last interaction each pair was: 0 for the last one."""
-    ends = train.by_user.starts[1:]
-    last = ends[train.users] - 1
-    if train.times is None:
-        raise ConfigError(
-            "recency was asked for, but the interactions have no times; give a time column, or turn it off"
-        )
-    if unit == "interactions":
-        return (last - np.arange(len(train))).astype(np.float64)
-    return (train.times[last] - train.times) / _DAY_IN_MICROSECONDS
-
-
 def weighted_histories(train: Interactions, settings: RecencySettings) -> sparse.csr_array:
     """Users × items, each pair as much as it counts when predicting."""
     weights = positive_weights(
-        train,
-        half_life=settings.recency_half_life,
-        floor=settings.recency_floor,
-        unit=settings.recency_unit,
+        train, half_life=settings.recency_half_life, floor=settings.recency_floor, unit=settings.recency_unit
     )
     return sparse.csr_array(
         (weights.numpy(), train.items, train.by_user.starts), shape=(train.n_users, train.n_items)

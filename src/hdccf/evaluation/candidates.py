@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hdccf.console import note
+from hdccf.data.adjacency import Adjacency, stable_order
 from hdccf.data.download import cache_home
-from hdccf.data.interactions import Adjacency, Interactions, stable_order
+from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.files import atomic_file

@@ -9,9 +9,8 @@ import numpy as np
 
 from hdccf.config import Settings
 from hdccf.data import datasets
-from hdccf.data.core import k_core
 from hdccf.data.interactions import Interactions
-from hdccf.data.split import Split, leave_one_out
+from hdccf.data.split import Split, k_core, leave_one_out
 
 CORE = 5
 """Users and items with fewer interactions are left out, as in the paper."""

@@ -1,0 +1,215 @@
+"""`hdccf tune`, `reproduce` and `verify`: searches of settings, the paper's studies, checks of its claims."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import Field
+
+from hdccf.cli.data import CacheOptions
+from hdccf.cli.options import Flag, Panel, with_options
+from hdccf.config import Options
+from hdccf.errors import ConfigError
+
+DatasetName = Annotated[str, typer.Option(metavar="NAME", help="A named data set (hdccf data list).")]
+Folder = Annotated[CacheOptions, Panel(only=("folder",))]
+
+
+class SearchOptions(Options):
+    """What is searched, by which metric, and for how long."""
+
+    trials: int = Field(default=50, ge=1)
+    """Settings to try at most, over all calls."""
+    minutes: float = Field(default=30.0, ge=0)
+    """Processor minutes a thread of trials at most, over all calls."""
+    time_aware: bool = False
+    """Let the model use time as far as it can; without it no model does."""
+    metric: Annotated[str | None, Flag(metavar="PROTOCOL:METRIC")] = None
+    """What is maximised on the validation part; sampled:ndcg@10, or full:ndcg@20 for gowalla-m1."""
+    assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
+    """Keep a setting out of the search; repeatable."""
+    seed: int = 0
+    """Draws the settings, and trains every trial."""
+    jobs: int = Field(default=1, ge=1)
+    """Processes that work on the study together."""
+    threads: int | None = Field(default=None, ge=1)
+    """Processor threads of each process; all, shared, if not given."""
+
+
+class StudyFiles(Options):
+    """Where a study is kept, what it starts from, and where its best settings go."""
+
+    study: Annotated[str | None, Flag(metavar="FILE")] = None
+    """The study's journal, or sqlite:///FILE.db. One that exists is gone on with. Without it:
+    results/studies/DATASET[-time]/MODEL.jsonl."""
+    out: Annotated[Path | None, Flag(metavar="FILE.toml")] = None
+    """The best settings. Without it: results/tuned/DATASET[-time]/MODEL.toml, where hdccf reproduce finds
+    them."""
+    start: Annotated[Path | None, Flag(metavar="FILE.toml")] = None
+    """Settings that a new study tries first, such as those found on a smaller data set."""
+    overwrite: bool = False
+    """Replace an --out that another study wrote."""
+
+
+@with_options
+def tune(
+    model: Annotated[str, typer.Option(metavar="NAME", help="Which model; hdccf models lists them.")],
+    dataset: DatasetName,
+    options: SearchOptions,
+    files: StudyFiles,
+    cache: Folder,
+) -> None:
+    """Try settings of a model on a data set's validation part, and write the best as TOML.
+
+    Call it again to go on after Ctrl-C or a kill, or in a second terminal to work on the same study.
+    Hopeless trials are ended early.
+    """
+    from hdccf.config import parse_assignments, read_toml
+    from hdccf.experiments.figures import draw_history, draw_importance
+    from hdccf.experiments.studies import Budget, Question, open_study
+    from hdccf.experiments.tasks import open_split, part_name, task_of
+    from hdccf.experiments.tuning import tune as search
+    from hdccf.models import entry_named
+
+    kind = entry_named(model).settings
+    task, part = task_of(dataset), part_name(dataset, options.time_aware)
+    place = files.study or f"results/studies/{part}/{model}.jsonl"
+    target = files.out or Path(f"results/tuned/{part}/{model}.toml")
+    split = open_split(dataset, folder=cache.folder, progress=True)
+    fixed = task.fixed_for(kind) | parse_assignments(options.assignments or [])
+    metric = options.metric or task.validation_metric
+    question = Question(model, dataset, split.fingerprint, metric, options.time_aware, fixed, options.seed)
+    found = search(
+        split,
+        question,
+        Budget(options.trials, options.minutes),
+        study=place,
+        out=target,
+        start=read_toml(files.start) if files.start else None,
+        jobs=options.jobs,
+        threads=options.threads,
+        overwrite=files.overwrite,
+        progress=True,
+    )
+    with open_study(place, question) as opened:
+        stem = opened.path.with_suffix("")
+        draw_history(opened, stem.with_name(f"{stem.name}-history"))
+        draw_importance(opened, stem.with_name(f"{stem.name}-importance"))
+    typer.echo(
+        f"{target}: {question.metric} {found.value:.4f} in trial {found.trial}, after {found.trials} of "
+        f"{options.trials} trials and {found.minutes:.1f} of {options.minutes:g} minutes"
+    )
+    typer.echo(f"Next: hdccf train --model {model} --dataset {dataset} --config {target}")
+
+
+class StudyOptions(Options):
+    """Which rows of a study are run, how long, and where the results go."""
+
+    seeds: int | None = Field(default=None, ge=1)
+    """Runs of each row. Without it 5; 3 for ml-1m; for gowalla-m1 3 of HDCCF, 1 of others."""
+    budget: Annotated[str, Flag(metavar="quick|full")] = "full"
+    """quick: at most 2 seeds, 20 epochs, 32 dimensions, and every other point of a curve."""
+    out: Annotated[Path, Flag(metavar="DIR")] = Path("results")
+    """Where all of it goes, and where tuned settings are looked for before the package's presets."""
+    assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
+    """A setting of every row that has it; repeatable."""
+    only: Annotated[list[str] | None, Flag(metavar="ROW")] = None
+    """Only this row, such as ease or 'ours, random start'; repeatable."""
+    threads: int | None = Field(default=None, ge=1)
+    """Processor threads; all if not given."""
+
+
+@with_options
+def reproduce(
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY",
+            help="table, ablation, scores, omega, neighbours, beta, temperature, recency, or all.",
+        ),
+    ],
+    dataset: DatasetName,
+    options: StudyOptions,
+    cache: Folder,
+) -> None:
+    """Run a study of the paper on a data set, and write its tables and figures.
+
+    Each finished run is a line of DIR/journal/DATASET.jsonl and is not run again; a run that was stopped goes
+    on. table takes tuned settings from DIR/tuned, or else the package's, and says which.
+    """
+    from dataclasses import replace
+
+    from hdccf.config import parse_assignments
+    from hdccf.experiments.plans import STUDIES, Plan
+    from hdccf.experiments.reports import ALL, Reproduction
+    from hdccf.experiments.tasks import open_split, task_of
+
+    if study not in (*STUDIES, ALL):
+        raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")
+    plan = Plan(
+        dataset,
+        task_of(dataset),
+        options.out,
+        options.seeds,
+        options.budget,
+        overrides=parse_assignments(options.assignments or []),
+        only=tuple(dict.fromkeys(options.only or [])),
+    )
+    split = open_split(dataset, folder=cache.folder, progress=True)
+    plan = replace(plan, has_times=split.train.times is not None)
+    for stem in Reproduction(plan, split, options.threads, progress=True).run(study):
+        written = sorted(str(file) for file in stem.parent.glob(f"{stem.name}.*"))
+        typer.echo("\n".join(written))
+
+
+def verify(
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Draws the worlds and batches; any seed must do.")
+    ] = 0,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="PART,PART,…",
+            help="Some of gradients, propositions, theorem, convergence, bound. Without it: all of them.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: each claim with what was drawn and counted for it.")
+    ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            "--figure",
+            metavar="FILE.png",
+            help="Also draw how the losses approach the ideal loss; needs matplotlib. Never overwrites.",
+        ),
+    ] = None,
+) -> None:
+    """Check the paper's gradients, propositions, theorem and lower bound on the pieces that training uses.
+
+    Prints claim, predicted, measured, interval and verdict. Exit code 1 if a claim fails.
+    """
+    import torch
+
+    from hdccf.verify import PARTS
+    from hdccf.verify import verify as check
+    from hdccf.verify.report import draw, refuse_figure
+
+    parts = PARTS if only is None else tuple(part.strip() for part in only.split(","))
+    if figure is not None:
+        refuse_figure(figure, parts)
+    # Everything here is small. On two busy cores one thread took 82 seconds, and two, which then mostly wait
+    # for each other, had not ended after ten minutes.
+    torch.set_num_threads(1)
+    report = check(seed, parts, progress=True)
+    if figure is not None:
+        draw(report.curves, figure)
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        from rich.console import Console
+
+        Console().print(report)
+    if report.failures:
+        raise typer.Exit(1)
