@@ -31,7 +31,7 @@ import torch
 
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.interactions import Interactions
-from hdccf.experiments.tasks import open_split
+from hdccf.experiments.plans import open_split
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.settings import HDCCF, PRESETS

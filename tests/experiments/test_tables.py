@@ -9,19 +9,20 @@ import pytest
 from records import METRICS, PROTOCOLS, evaluated, journal_of
 
 from hdccf.evaluation.compare import compare
-from hdccf.experiments.figures import draw_bars, draw_densities, draw_sweeps, panels_of
-from hdccf.experiments.journal import Journal
+from hdccf.experiments.figures import BINS, described, draw_bars, draw_densities, draw_sweeps, panels_of
 from hdccf.experiments.plans import Row
-from hdccf.experiments.reports import write_study
-from hdccf.experiments.running import BINS, Outcome, described
+from hdccf.experiments.reproduce import Journal
 from hdccf.experiments.tables import (
     Cell,
+    Outcome,
     Results,
     cells_of,
     comparison_csv,
+    comparison_latex,
     comparison_markdown,
     latex,
     title_of,
+    write_study,
     write_table,
 )
 
@@ -38,7 +39,8 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def results(journal: Journal, levels: dict[str, float]) -> Results:
-    return Results.of("small", ROWS, journal_of(journal, ROWS, levels), journal, "hdccf reproduce table")
+    outcome = journal_of(journal, ROWS, levels)
+    return Results.of("small", ROWS, outcome, journal.evaluation, "hdccf reproduce table")
 
 
 def test_best_is_bold_second_underlined_and_our_margin_is_over_the_best_other(journal: Journal) -> None:
@@ -59,7 +61,7 @@ def test_best_is_bold_second_underlined_and_our_margin_is_over_the_best_other(jo
 def test_a_p_that_is_as_good_as_nothing_is_not_shown_as_nothing(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Results, "p_value", lambda *_: 0.0)
+    monkeypatch.setattr(Results, "margin", lambda *_: (0.1, 0.0))
     found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     assert comparison_markdown(found).splitlines()[4].endswith("| < 1e-99 |")
 
@@ -68,7 +70,7 @@ def test_where_we_are_behind_the_margin_says_so(journal: Journal) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.44, "hdccf": 0.40})
     question = ("full", "ndcg@50")
     assert found.ranking(question) == ["ease", "hdccf", "bpr"]
-    margin, p = found.margin(question), found.p_value(question)
+    margin, p = found.margin(question)
     assert margin is not None
     assert p is not None
     assert margin < -0.05
@@ -85,13 +87,13 @@ def test_p_values_are_those_of_the_comparison_over_users(journal: Journal) -> No
         for test in compare(systems, METRICS).tests
         if {test.best, test.other} == {"hdccf", "ease"}
     }
-    assert {question: found.p_value(question) for question in found.measures} == pytest.approx(expected)
+    assert {question: found.margin(question)[1] for question in found.measures} == pytest.approx(expected)
 
 
 def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_path: Path) -> None:
     outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     elsewhere = Journal(journal.path, tmp_path / "other machine")
-    found = Results.of("small", ROWS, outcome, elsewhere, "command")
+    found = Results.of("small", ROWS, outcome, elsewhere.evaluation, "command")
     assert found.comparison is None
     assert "| – |" in comparison_markdown(found)
     assert "values by user are not on this machine" in comparison_markdown(found)
@@ -99,7 +101,7 @@ def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_p
 
 def test_the_csv_has_the_promised_columns_and_every_cell(journal: Journal) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
-    text = comparison_csv(found)
+    text = comparison_csv(found.cells)
     assert text.startswith("model,protocol,metric,mean,std,seeds\n")
     rows = list(csv.DictReader(io.StringIO(text)))
     asked = [(row["model"], row["protocol"], row["metric"]) for row in rows]
@@ -118,15 +120,13 @@ def test_the_csv_has_the_promised_columns_and_every_cell(journal: Journal) -> No
 def test_a_row_that_could_not_be_run_is_left_out_and_told(journal: Journal, tmp_path: Path) -> None:
     outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     records = {**outcome.records, "ease": []}
-    found = Results.of("s", ROWS, Outcome(records, {"ease": "too many items"}), journal, "command")
+    found = Results.of("s", ROWS, Outcome(records, {"ease": "too many items"}), journal.evaluation, "command")
     assert [row.label for row in found.rows] == ["bpr", "hdccf"]
     assert "- ease: too many items" in comparison_markdown(found)
-    assert ",ease," not in comparison_csv(found)
+    assert ",ease," not in comparison_csv(found.cells)
 
 
 def _latex_body(found: Results) -> str:
-    from hdccf.experiments.tables import comparison_latex
-
     return comparison_latex(found, "x").partition(r"\caption")[0]
 
 

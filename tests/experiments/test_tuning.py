@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -20,7 +20,7 @@ from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.experiments import tuning
 from hdccf.experiments.figures import draw_history, draw_importance, importances
-from hdccf.experiments.studies import Budget, Question, StudyFile, open_study
+from hdccf.experiments.studies import Budget, Question, StudyFile
 from hdccf.experiments.tuning import read_origin, trials_table, tune, write_best
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
@@ -51,14 +51,14 @@ def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_firs
     found = tune(split, asked, Budget(6, 5), study=place, out=out)
     assert found.trials == 6
     assert found.minutes < 5
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         trials = study.study.get_trials()
         assert states(study) == ["COMPLETE"] * 6
         assert trials[0].params == {"l2": MODELS["ease"].settings.model_fields["l2"].default}
         values = [trial.value or 0.0 for trial in trials]
         assert found.value == max(values)
         assert values.index(found.value) == found.trial
-        assert study.decided(trials[found.trial]) == found.settings
+        assert found.settings["l2"] == trials[found.trial].params["l2"]
     assert tomllib.loads(out.read_text()) == found.settings
     origin = read_origin(out)
     assert (origin["trials"], origin["budget"]) == (6, {"trials": 6, "minutes": 5})
@@ -70,7 +70,7 @@ def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_firs
 def test_the_value_is_that_of_the_best_epoch(split: Split, tmp_path: Path) -> None:
     asked = question(split, "hdccf", fixed=SMALL)
     tune(split, asked, Budget(2, 5), study=str(tmp_path / "s.jsonl"), out=tmp_path / "best.toml")
-    with open_study(str(tmp_path / "s.jsonl"), asked) as study:
+    with StudyFile(str(tmp_path / "s.jsonl"), asked) as study:
         for trial in study.completed:
             assert trial.value == max(trial.intermediate_values.values())
             assert set(trial.intermediate_values) == {1, 2, 3}
@@ -101,7 +101,7 @@ def test_a_study_may_begin_with_settings_from_elsewhere(split: Split, tmp_path: 
     found = HDCCF(**tomllib.loads((tmp_path / "best.toml").read_text()))
     assert found == HDCCF(**{**carried, **fixed, "temperature": 0.5})  # the edge of its space
     # Then come the defaults; and a study that exists is not begun again.
-    with open_study(place, asked, carried) as study:
+    with StudyFile(place, asked, carried) as study:
         assert states(study) == ["COMPLETE", "WAITING"]
 
 
@@ -124,7 +124,7 @@ def test_what_a_study_cannot_begin_with_is_said(
         ({"learning_rate": 0.01, "epochs": 7}, ""),  # what is fixed was asked for
         ({"learning_rate": 0.01, "negatives": 16}, "--set negatives=16\n"),
     ):
-        with open_study(str(tmp_path / f"{len(said)}.jsonl"), asked, carried):
+        with StudyFile(str(tmp_path / f"{len(said)}.jsonl"), asked, carried):
             told = capsys.readouterr().err
         assert told.endswith(said)
         assert bool(told) == bool(said)
@@ -154,7 +154,7 @@ def test_minutes_end_it_as_well_and_cut_a_trial_short(
         patched.setattr(StudyFile, "spent", jumping)
         found = tune(split, asked, Budget(50, 5), study=place, out=tmp_path / "best.toml")
     assert found.trials == 1
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         (trial,) = study.completed
         assert trial.user_attrs["cut"]
         assert len(trial.intermediate_values) == 2
@@ -203,7 +203,7 @@ def test_hopeless_trials_are_pruned_and_diverging_ones_told_apart(
     monkeypatch.setattr(tuning, "_measure", measure)
     asked, place = question(split, "hdccf"), str(tmp_path / "s.jsonl")
     found = tune(split, asked, Budget(8, 5), study=place, out=tmp_path / "best.toml")
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         assert states(study) == ["COMPLETE"] * 6 + ["PRUNED"] * 2
         hopeless, diverged = study.study.get_trials()[6:]
         # Not before a third of the 120 epochs: what learns slowly is not hopeless yet.
@@ -230,7 +230,7 @@ def test_an_interrupted_trial_is_tried_again(
         with pytest.raises(CutOff):
             tune(split, asked, Budget(4, 5), study=place, out=out)
     assert tune(split, asked, Budget(4, 5), study=place, out=out).trials == 4
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
         trials = study.study.get_trials()
         assert trials[3].params == trials[2].params
@@ -268,7 +268,7 @@ def test_a_study_whose_process_was_killed_goes_on(split: Split, tmp_path: Path) 
     with place.open("ab") as journal:
         journal.write(b'{"op_code": 5, "work')  # as if it had died while it wrote
     assert tune(split, asked, Budget(5, 5), study=str(place), out=out).trials == 5
-    with open_study(str(place), asked) as study:
+    with StudyFile(str(place), asked) as study:
         assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
         trials = study.study.get_trials()
         assert trials[3].params == trials[2].params
@@ -276,7 +276,7 @@ def test_a_study_whose_process_was_killed_goes_on(split: Split, tmp_path: Path) 
 
 def test_the_trial_of_a_living_process_is_left_alone_and_counts(split: Split, tmp_path: Path) -> None:
     asked, place = question(split), str(tmp_path / "s.jsonl")
-    with open_study(place, asked) as first, open_study(place, asked) as second:
+    with StudyFile(place, asked) as first, StudyFile(place, asked) as second:
         assert first.ask(Budget(2, 5)) is not None
         assert second.ask(Budget(2, 5)) is not None
         assert second.ask(Budget(2, 5)) is None
@@ -286,11 +286,11 @@ def test_the_trial_of_a_living_process_is_left_alone_and_counts(split: Split, tm
 def test_settings_that_killed_twice_are_not_tried_a_third_time(split: Split, tmp_path: Path) -> None:
     asked, place = question(split), str(tmp_path / "s.jsonl")
     for _ in range(3):
-        with open_study(place, asked) as study:
+        with StudyFile(place, asked) as study:
             trial = study.ask(Budget(9, 5))
             assert trial is not None
             study.suggest(trial)
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         study._retry_abandoned()
         params = [trial.params for trial in study.study.get_trials()]
         assert params.count(params[0]) == 2
@@ -300,7 +300,7 @@ def test_processes_share_a_study_and_its_budget(split: Split, tmp_path: Path) ->
     asked, place = question(split), str(tmp_path / "s.jsonl")
     found = tune(split, asked, Budget(5, 5), study=place, out=tmp_path / "best.toml", jobs=2)
     assert found.trials == 5
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         assert states(study) == ["COMPLETE"] * 5
 
 
@@ -310,8 +310,7 @@ def test_an_error_ends_it_and_that_of_a_worker_reaches_the_caller(split: Split, 
         tune(split, asked, Budget(2, 5), study=place, out=tmp_path / "best.toml")
     split.save(tmp_path / "split")
     told: SimpleQueue[str] = SimpleQueue()
-    budget = {"trials": 2, "minutes": 5}
-    tuning._worker(str(tmp_path / "split"), place, asdict(asked), budget, 1, told)
+    tuning._worker(tmp_path / "split", place, asked, Budget(2, 5), 1, told)
     assert "more than max_items=3" in told.get()
 
 
@@ -369,7 +368,7 @@ def test_what_is_shown_names_the_budget_and_the_best(
     assert sum(line.startswith("trial ") for line in lines) == 3
     assert "3 of 3 trials" in lines[-1]
     assert "best sampled:ndcg@10 0." in lines[-1]
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         from rich.console import Console
 
         console = Console(width=120, record=True, file=io.StringIO())
@@ -389,7 +388,7 @@ def test_history_and_importance_are_drawn_twice_alike(
     monkeypatch.setattr(tuning, "_measure", lambda question, values, *others: -abs(values["l2"] - 300) / 1000)
     asked, place = question(split), str(tmp_path / "s.jsonl")
     tune(split, asked, Budget(25, 5), study=place, out=tmp_path / "best.toml")
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         found = importances(study)
         assert max(found, key=lambda name: found[name]) == "l2"
         for turn in ("first", "second"):
@@ -405,7 +404,7 @@ def test_history_and_importance_are_drawn_twice_alike(
 def test_too_few_trials_have_no_importance(split: Split, tmp_path: Path) -> None:
     asked, place = question(split), str(tmp_path / "s.jsonl")
     tune(split, asked, Budget(2, 5), study=place, out=tmp_path / "best.toml")
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         assert not draw_importance(study, tmp_path / "importance")
         assert not (tmp_path / "importance.png").exists()
 

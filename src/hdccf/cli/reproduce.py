@@ -50,9 +50,8 @@ def reproduce(
     from dataclasses import replace
 
     from hdccf.config import parse_assignments
-    from hdccf.experiments.plans import STUDIES, Plan
-    from hdccf.experiments.reports import ALL, Reproduction
-    from hdccf.experiments.tasks import open_split, task_of
+    from hdccf.experiments.plans import STUDIES, Plan, open_split, task_of
+    from hdccf.experiments.reproduce import ALL, Reproduction
 
     if study not in (*STUDIES, ALL):
         raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")

@@ -6,21 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from hdccf.data.split import Split
 from hdccf.errors import ConfigError
-from hdccf.experiments.journal import Record
+from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.plans import Row
-from hdccf.experiments.running import BINS
 from hdccf.experiments.studies import StudyFile, import_optuna
-from hdccf.experiments.tables import Cell, Measure, title_of
+from hdccf.experiments.tables import Cells, Measure, Record, clip_rates, title_of
 from hdccf.files import atomic_file
+from hdccf.models.base import Scorer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-FORMATS = ("png", "svg")
 COLOURS = ("#3b6ea8", "#c8553d", "#5b8c5a", "#8a6fae")
 
 
@@ -36,13 +37,11 @@ def drawn(stem: Path, width: float = 6.0, height: float = 3.0) -> "Iterator[Figu
     with mpl.rc_context({"svg.hashsalt": "hdccf", "font.size": 9}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        for kind in FORMATS:
+        for kind in ("png", "svg"):
             metadata = {"Date": None} if kind == "svg" else None
             with atomic_file(stem.with_name(f"{stem.name}.{kind}")) as part:
                 figure.savefig(part, format=kind, dpi=150, metadata=metadata)
 
-
-Cells = dict[str, dict[Measure, Cell]]
 
 SYMBOLS = {
     "omega_items": "ω$_i^+$",
@@ -69,7 +68,7 @@ def draw_bars(title: str, cells: Cells, stem: Path) -> None:
     """A bar a row with its deviation; each panel begins near its lowest bar, and says so by its axis."""
     measures = panels_of(cells)
     with drawn(stem, 3.4 * len(measures), 3.2) as figure:
-        for axes, measure in zip(_row_of(figure, len(measures)), measures, strict=True):
+        for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
             means = np.array([cells[label][measure].mean for label in cells])
             spread = np.array([cells[label][measure].std or 0.0 for label in cells])
             colours = [COLOURS[1] if label.startswith("ours") else COLOURS[0] for label in cells]
@@ -82,11 +81,59 @@ def draw_bars(title: str, cells: Cells, stem: Path) -> None:
         figure.suptitle(title)
 
 
+BINS = 50
+TAIL = 0.01
+"""Of each side, left out of the overlap's width: its ends would else be two outliers."""
+_USERS_AT_ONCE = 1024
+
+
+@torch.inference_mode()
+def densities_of(scorer: Scorer, split: Split) -> dict[str, Any]:
+    """Densities of the scores of test items, and of the negatives of sampled ranking."""
+    ranker = Ranker(split, "test")
+    queries = ranker.queries
+
+    def scores(users: NDArray[np.int64], items: NDArray[Any]) -> NDArray[Any]:
+        """Of a row of items for each user; −1 fills rows up."""
+        found = []
+        for begin in range(0, len(users), _USERS_AT_ONCE):
+            some = slice(begin, begin + _USERS_AT_ONCE)
+            asked = torch.from_numpy(np.maximum(items[some], 0).astype(np.int64))
+            scored = scorer.score_rows(torch.from_numpy(users[some]), asked).numpy()
+            found.append(scored[items[some] >= 0])
+        return np.concatenate(found)
+
+    positive = scores(np.repeat(queries.users, queries.held_out), queries.items[:, None])
+    return described(positive, scores(queries.users, ranker.negatives))
+
+
+def described(positive: NDArray[Any], negative: NDArray[Any]) -> dict[str, Any]:
+    """Densities over 0–100 in bins, the interval where both sides lie, and the area that they share."""
+    lowest, highest = min(positive.min(), negative.min()), max(positive.max(), negative.max())
+    span = max(float(highest - lowest), np.finfo(np.float32).tiny)
+    sides = {
+        name: 100.0 * (values.astype(np.float64) - lowest) / span
+        for name, values in (("positive", positive), ("negative", negative))
+    }
+    edges = np.linspace(0.0, 100.0, BINS + 1)
+    found = {name: np.histogram(values, edges, density=True)[0] for name, values in sides.items()}
+    low = float(np.quantile(sides["positive"], TAIL))
+    high = float(np.quantile(sides["negative"], 1 - TAIL))
+    shared = float(np.minimum(found["positive"], found["negative"]).sum() * 100.0 / BINS)
+    return {
+        "bins": {name: [round(float(value), 6) for value in values] for name, values in found.items()},
+        "interval": [round(low, 3), round(max(low, high), 3)],
+        "width": round(max(0.0, high - low), 3),
+        "shared_area": round(shared, 4),
+    }
+
+
 def draw_densities(title: str, found: dict[str, list[Record]], stem: Path) -> None:
     """The first seed of each model side by side; where both sides lie is shaded, its width printed."""
     with drawn(stem, 4.2 * len(found), 3.0) as figure:
         centres = (np.arange(BINS) + 0.5) * 100 / BINS
-        for axes, (label, records) in zip(_row_of(figure, len(found)), found.items(), strict=True):
+        panels = figure.subplots(1, len(found), squeeze=False)[0]
+        for axes, (label, records) in zip(panels, found.items(), strict=True):
             shown = records[0]["densities"]
             for side, colour in (("positive", COLOURS[2]), ("negative", COLOURS[0])):
                 axes.plot(centres, shown["bins"][side], color=colour, label=side)
@@ -119,7 +166,12 @@ def draw_sweeps(
                     axes.set_xticks([p.x for p in points if p.x], [f"{p.x:g}" for p in points if p.x])
                     axes.set_xticks([], minor=True)
                 if curve in _CLIPS:
-                    _clip_rate(axes, points, records, _CLIPS[curve])
+                    # Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself.
+                    beside = axes.twinx()
+                    rates = clip_rates(points, records, _CLIPS[curve])
+                    beside.plot([point.x or 0.0 for point in points], rates, "s--", color=COLOURS[1])
+                    beside.set_ylabel("clip rate", color=COLOURS[1])
+                    beside.set_ylim(-0.03, 1.03)
         figure.suptitle(title)
 
 
@@ -130,25 +182,6 @@ def _curve(axes: "Axes", points: list[Row], cells: Cells, measure: Measure) -> N
     axes.plot(x, means, "o-", color=COLOURS[0])
     axes.fill_between(x, means - spread, means + spread, color=COLOURS[0], alpha=0.2, lw=0)
     axes.axvline(float(x[means.argmax()]), linestyle=":", color="black")
-
-
-def _clip_rate(axes: "Axes", points: list[Row], records: dict[str, list[Record]], term: str) -> None:
-    """Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself."""
-    beside = axes.twinx()
-    beside.plot(
-        [point.x or 0.0 for point in points], clip_rates(points, records, term), "s--", color=COLOURS[1]
-    )
-    beside.set_ylabel("clip rate", color=COLOURS[1])
-    beside.set_ylim(-0.03, 1.03)
-
-
-def clip_rates(points: list[Row], records: dict[str, list[Record]], term: str) -> list[float]:
-    """Mean over seeds, at the best epoch."""
-    return [float(np.mean([record["terms"].get(term, 0.0) for record in records[p.label]])) for p in points]
-
-
-def _row_of(figure: Any, n: int) -> "list[Axes]":
-    return list(figure.subplots(1, n, squeeze=False)[0])
 
 
 _FEWEST = 4
