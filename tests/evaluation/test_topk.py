@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hdccf.evaluation.topk import top_items, top_k
+from hdccf.evaluation.ranking import top_items, top_k
 
 
 @pytest.mark.parametrize(("columns", "k"), [(7, 3), (7, 7), (7, 9), (400, 5), (403, 5), (2000, 10)])
