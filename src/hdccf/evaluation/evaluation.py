@@ -329,7 +329,7 @@ class _Results:
     def add_lists(self, protocol: str, lists: Lists, sample: IndexArray) -> None:
         """Beyond-accuracy metrics at each K; the similarity on a sample of the lists."""
         everyone = np.arange(len(lists))
-        list_metrics = {
+        list_metrics: dict[str, tuple[Callable[[Lists], Values], IndexArray]] = {
             "popularity": (partial(metrics.list_means, self.lists.counts), everyone),
             "novelty": (partial(metrics.list_means, self.lists.bits), everyone),
             "similarity": (self.lists.similarity, sample),

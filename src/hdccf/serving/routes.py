@@ -4,15 +4,14 @@ import asyncio
 import math
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi import APIRouter, Query, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from hdccf.recommend.frames import Vocabulary
 from hdccf.serving import bodies
-from hdccf.serving.problems import ProblemError, problem
-from hdccf.serving.served import Served
-from hdccf.serving.service import Service, require_known
+from hdccf.serving.middleware import ProblemError, problem
+from hdccf.serving.service import Served, Service, require_known
 
 router = APIRouter(prefix="/v1")
 
@@ -23,7 +22,7 @@ Limit = Annotated[int, Query(ge=1, le=bodies.MAX_FOUND, description="How many at
 @router.post(
     "/recommend", tags=["answers"], summary="The best items for users", response_model=bodies.Recommended
 )
-async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Service) -> Response:
+async def recommend(body: bodies.RecommendBody, service: Service) -> Response:
     """The k best items of each user, best first, for known users or for a new one with a history.
 
     Items in the history are left out unless asked for.
@@ -37,13 +36,13 @@ async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Serv
     summary="Items like an item, or users like a user",
     response_model=bodies.Similar,
 )
-async def similar(body: Annotated[bodies.SimilarBody, Body()], service: Service) -> Response:
+async def similar(body: bodies.SimilarBody, service: Service) -> Response:
     """By the model's own f where it was trained with one, otherwise by its vectors; `by` says which."""
     return await service.respond(lambda served: _similar(served, body))
 
 
 @router.post("/score", tags=["answers"], summary="The model's f of pairs", response_model=bodies.Scored)
-async def score(body: Annotated[bodies.ScoreBody, Body()], service: Service) -> Response:
+async def score(body: bodies.ScoreBody, service: Service) -> Response:
     """Scores are comparable within a user, not between users."""
     return await service.respond(lambda served: _scored(served, body))
 
@@ -54,7 +53,7 @@ async def score(body: Annotated[bodies.ScoreBody, Body()], service: Service) -> 
     summary="Which of their own items speak for a recommendation",
     response_model=bodies.Explained,
 )
-async def explain(body: Annotated[bodies.ExplainBody, Body()], service: Service) -> Response:
+async def explain(body: bodies.ExplainBody, service: Service) -> Response:
     """Shares of a surrogate that is a sum over the user's items; how far to believe it is given with it."""
     return await service.respond(lambda served: _explained(served, body))
 
@@ -63,7 +62,7 @@ async def explain(body: Annotated[bodies.ExplainBody, Body()], service: Service)
 async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """All words have to be in the title; capitals and accents do not matter. The most popular come first."""
     return await service.respond(
-        lambda served: {"model": served.version, "items": served.catalogue.search(q, limit)}
+        lambda served: {"model": served.version, "items": served.items.search(q, limit)}
     )
 
 
@@ -71,7 +70,7 @@ async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
 async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """Those whose id has the text; the most active come first."""
     return await service.respond(
-        lambda served: {"model": served.version, "users": served.user_catalogue.search(q, limit)}
+        lambda served: {"model": served.version, "users": served.users.search(q, limit)}
     )
 
 
@@ -109,11 +108,11 @@ async def reload(service: Service) -> bodies.Reloaded:
 # They give plain values: an object for each of thousands of items would take longer than to find them.
 
 
-def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.RecommendToItems) -> dict[str, Any]:
+def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
     known = served.recommender
     limits: dict[str, Any] = {"include_seen": body.include_seen, "allow": body.allow, "deny": body.deny}
     lists: dict[Any, list[dict[str, Any]]]
-    if isinstance(body, bodies.RecommendToItems):
+    if body.items is not None:
         require_known(known.items, body.items)
         found = known.recommend_for_items([body.items], k=body.k, **limits)
         lists, whose = {0: []}, [None]
@@ -128,14 +127,14 @@ def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.Recommen
     return {"model": served.version, "lists": made}
 
 
-def _similar(served: Served, body: bodies.SimilarItems | bodies.SimilarUsers) -> dict[str, Any]:
+def _similar(served: Served, body: bodies.SimilarBody) -> dict[str, Any]:
     known = served.recommender
-    if isinstance(body, bodies.SimilarItems):
-        asked = _own_ids(known.items, body.items)
-        found, by = known.similar_items(asked, body.k), known.relation("items").stated
+    if body.items is not None:
+        asked, by = _own_ids(known.items, body.items), known.relation("items").stated
+        found = known.similar_items(asked, body.k)
     else:
-        asked = _own_ids(known.users, body.users)
-        found, by = known.similar_users(asked, body.k), known.relation("users").stated
+        asked, by = _own_ids(known.users, body.users), known.relation("users").stated
+        found = known.similar_users(asked, body.k)
     lists: dict[Any, list[dict[str, Any]]] = {own: [] for own in asked}
     for row in found.iter_rows(named=True):
         node = {"id": row["similar"], "score": row["score"], "title": row.get("title")}
@@ -153,10 +152,10 @@ def _scored(served: Served, body: bodies.ScoreBody) -> dict[str, Any]:
     return {"model": served.version, "pairs": [{"title": None, **row} for row in rows]}
 
 
-def _explained(served: Served, body: bodies.ExplainToUser | bodies.ExplainToHistory) -> dict[str, Any]:
+def _explained(served: Served, body: bodies.ExplainBody) -> dict[str, Any]:
     known = served.recommender
     items = None if body.items is None else _own_ids(known.items, body.items)
-    if isinstance(body, bodies.ExplainToUser):
+    if body.user is not None:
         require_known(known.users, [body.user])
         found = known.explain(body.user, items, k=body.k, top=body.top)
     else:
@@ -218,4 +217,4 @@ async def readyz(service: Service) -> Alive:
 )
 async def metrics(service: Service) -> Response:
     """Requests by route and status, their seconds, the model's seconds, reloads, and the process's memory."""
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
