@@ -212,4 +212,4 @@ def probe(config: dict[str, Any]) -> dict[str, Any]:
         for name, settings in TRAININGS.items()
     }
     held = group.all_gather_int(len(data.split.train), "facts")
-    return {"held": held, "sent": dict(group.sent), "logs": logs, "groups_read": data.store.groups_read}
+    return {"held": held, "sent": dict(group.sent), "logs": logs}

@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -24,10 +23,10 @@ from hdccf.data.graph import Graph
 from hdccf.data.samplers import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
 from hdccf.data.split import leave_one_out
 from hdccf.distributed import driver
-from hdccf.distributed.checkpoint_store import newest, seal
 from hdccf.distributed.driver import LogFilter, describe
 from hdccf.distributed.process_group import all_reduce_gradients
-from hdccf.distributed.store import Shard, Store, write_store
+from hdccf.distributed.store import Store, write_store
+from hdccf.distributed.worker import newest, seal
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import frozen_candidates
 from hdccf.models import MODELS
@@ -66,18 +65,6 @@ def test_a_shard_of_the_store_is_that_of_the_split(
         starts = split.train.by_item.starts
         expected = split.train.by_item.neighbours[starts[items.first] : starts[items.last]]
         np.testing.assert_array_equal(store.users_of(items), expected)
-
-
-def test_a_worker_reads_only_what_touches_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hdccf.distributed.store.ROWS_IN_A_GROUP", 8)
-    split = small_split()
-    write_store(split, str(tmp_path))
-    store = Store(str(tmp_path))
-    store.users_of(Shard(0, split.n_items))
-    everything, store.groups_read = store.groups_read, 0
-    assert everything == math.ceil(len(split.train) / 8)
-    store.users_of(store.shards("item", 4)[1])
-    assert 0 < store.groups_read <= math.ceil(everything / 4) + 2
 
 
 def test_shards_have_about_as_many_pairs_each(tmp_path: Path) -> None:

@@ -123,56 +123,43 @@ _WORTH_COPYING = 1 << 20
 
 def all_reduce_gradients(group: TorchProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
     """Gives every parameter the sum of the processes' gradients; none where no process has one."""
-    touched = [_touched_rows(parameter.grad) for parameter in parameters]
-    own = torch.tensor([_size(p.grad, rows) for p, rows in zip(parameters, touched, strict=True)])
-    sizes = group.all_gather_ints(own, "gradients")
+    touched: list[Tensor | None] = []
+    sent = []
+    for parameter in parameters:
+        gradient, rows = parameter.grad, None
+        if gradient is not None and gradient.layout != torch.sparse_coo and _is_table(gradient):
+            rows = gradient.ne(0).any(1).nonzero().squeeze(1)
+        touched.append(rows)
+        # How many rows would go out; all, where rows are not looked at.
+        sent.append(_NONE if gradient is None else gradient.shape[:1].numel() if rows is None else len(rows))
+    sizes = group.all_gather_ints(torch.tensor(sent), "gradients")
     whole = []
     for parameter, rows, counts in zip(parameters, touched, sizes.T.tolist(), strict=True):
         if max(counts) == _NONE:
             continue
         gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
         if gradient.layout == torch.sparse_coo:
-            parameter.grad = _sparse_sum(group, gradient)
+            gradient = _sparse_sum(group, gradient)
         elif _rows_are_less(parameter, max(counts), group.size):
-            parameter.grad = _sum_of_rows(group, gradient, rows, [max(count, 0) for count in counts])
+            gradient = _sum_of_rows(group, gradient, rows, [max(count, 0) for count in counts])
+        elif parameter.numel() > _WORTH_COPYING:
+            gradient = group.all_reduce_in_place(gradient, "gradients")
         else:
-            parameter.grad = gradient
             whole.append(parameter)
-    _sum_whole(group, whole)
-
-
-def _sum_whole(group: TorchProcessGroup, parameters: Sequence[nn.Parameter]) -> None:
-    """Whole gradients in one exchange, as long as copying them together costs less than another one."""
-    small = [parameter for parameter in parameters if parameter.numel() <= _WORTH_COPYING]
-    for parameter in parameters:
-        if parameter.numel() > _WORTH_COPYING and parameter.grad is not None:
-            parameter.grad = group.all_reduce_in_place(parameter.grad, "gradients")
-    # By type, as a group may have parameters of several.
-    for kind in dict.fromkeys(parameter.dtype for parameter in small):
-        alike = [parameter for parameter in small if parameter.dtype == kind]
+        parameter.grad = gradient
+    # Small gradients in one exchange: copying them together costs less than several. By type, as a group may
+    # have parameters of several.
+    for kind in dict.fromkeys(parameter.dtype for parameter in whole):
+        alike = [parameter for parameter in whole if parameter.dtype == kind]
         flat = torch.cat([parameter.grad.reshape(-1) for parameter in alike if parameter.grad is not None])
-        parts = torch.split(
-            group.all_reduce_in_place(flat, "gradients"), [parameter.numel() for parameter in alike]
-        )
+        flat = group.all_reduce_in_place(flat, "gradients")
+        parts = torch.split(flat, [parameter.numel() for parameter in alike])
         for parameter, part in zip(alike, parts, strict=True):
             parameter.grad = part.view(parameter.shape)
 
 
-def _touched_rows(gradient: Tensor | None) -> Tensor | None:
-    if gradient is None or gradient.layout == torch.sparse_coo or not _is_table(gradient):
-        return None
-    return gradient.ne(0).any(1).nonzero().squeeze(1)
-
-
 def _is_table(gradient: Tensor) -> bool:
     return gradient.ndim == 2 and len(gradient) >= _LEAST_ROWS
-
-
-def _size(gradient: Tensor | None, rows: Tensor | None) -> int:
-    """How many rows would go out; all, where rows are not looked at."""
-    if gradient is None:
-        return _NONE
-    return len(gradient) if rows is None and gradient.ndim else 1 if rows is None else len(rows)
 
 
 def _rows_are_less(parameter: nn.Parameter, most: int, size: int) -> bool:
@@ -180,7 +167,7 @@ def _rows_are_less(parameter: nn.Parameter, most: int, size: int) -> bool:
     if not _is_table(parameter):
         return False
     row = parameter.shape[1] * parameter.element_size()
-    return most * size * (row + 8) < 2 * parameter.numel() * parameter.element_size()
+    return most * size * (row + 8) < 2 * len(parameter) * row
 
 
 def _sum_of_rows(
