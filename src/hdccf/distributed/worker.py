@@ -116,24 +116,21 @@ class DistributedValidator:
             self.ranker = Ranker(data.split, "validation", drawn=lambda: data.store.candidates_of(data.users))
 
     def __call__(self, model: Model) -> dict[str, float]:
-        settings = self.settings
-        if not self.data.store.meta["validation"] or not isinstance(settings, TrainingSettings):
+        settings, data = self.settings, self.data
+        if not data.store.meta["validation"] or not isinstance(settings, TrainingSettings):
             return {}
-        sums = self.data.group.all_reduce(torch.tensor(self._sum_and_count(model), dtype=torch.float64))
-        return {settings.validation_metric: float(sums[0] / sums[1])}
-
-    def _sum_and_count(self, model: Model) -> tuple[float, float]:
-        if self.ranker is None or not isinstance(self.settings, TrainingSettings):
-            return 0.0, 0.0
-        if self.alone is None:
-            build = entry_named(name_of(self.settings)).build
-            self.alone = build(self.settings, self.data.split.train, torch.Generator())
-        weights = shard_state(model.state_dict(), self.alone, self.data.users)
-        self.alone.load_state_dict(weights, assign=True)  # without a copy
-        protocol, name = parse_metric(self.settings.validation_metric)
-        ranks = self.ranker.rank(self.alone.scorer(), protocol).ranks
-        values = metrics.per_user(ranks, name)
-        return float(np.nansum(values)), float(np.count_nonzero(~np.isnan(values)))
+        own = torch.zeros(2, dtype=torch.float64)  # sum and count
+        if self.ranker is not None:
+            if self.alone is None:
+                build = entry_named(name_of(settings)).build
+                self.alone = build(settings, data.split.train, torch.Generator())
+            weights = shard_state(model.state_dict(), self.alone, data.users)
+            self.alone.load_state_dict(weights, assign=True)  # without a copy
+            protocol, name = parse_metric(settings.validation_metric)
+            values = metrics.per_user(self.ranker.rank(self.alone.scorer(), protocol).ranks, name)
+            own[0], own[1] = float(np.nansum(values)), np.count_nonzero(~np.isnan(values))
+        total, count = data.group.all_reduce(own)
+        return {settings.validation_metric: float(total / count)}
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------

@@ -179,7 +179,11 @@ def compare(
         raise EvaluationError(
             "the evaluations have no protocol in common; evaluate all of them under the same ones"
         )
-    names = _default_names(evaluations) if names is None else list(names)
+    if names is None:
+        ks = sorted(set.intersection(*(set(evaluation.settings["ks"]) for evaluation in evaluations)))
+        if not ks:
+            raise EvaluationError("the evaluations have no K in common; evaluate all of them at the same K")
+        names = [f"hr@{ks[0]}", *(f"ndcg@{k}" for k in ks)]
     for name in names:
         metrics.parse(name)
     generator = np.random.default_rng(seed)
@@ -222,13 +226,6 @@ def _check(systems: Mapping[str, Sequence[Evaluation]], evaluations: Sequence[Ev
             )
 
 
-def _default_names(evaluations: Sequence[Evaluation]) -> list[str]:
-    ks = sorted(set.intersection(*(set(evaluation.settings["ks"]) for evaluation in evaluations)))
-    if not ks:
-        raise EvaluationError("the evaluations have no K in common; evaluate all of them at the same K")
-    return [f"hr@{ks[0]}", *(f"ndcg@{k}" for k in ks)]
-
-
 def _averaged_over_seeds(systems: Mapping[str, Sequence[Evaluation]], column: str) -> dict[str, Values]:
     """A value for each user who has one everywhere, in the same order for every system."""
     reference = next(iter(systems.values()))[0].per_user["user"]
@@ -258,8 +255,8 @@ FOLDER = "evaluation"
 class Run(Scorer, Protocol):
     """A trained run, as `load_run` opens it: a scorer with its split, folder and settings."""
 
-    @property
-    def split(self) -> Split: ...
+    split: Split
+    seed: int
 
     @property
     def path(self) -> Path: ...
@@ -269,9 +266,6 @@ class Run(Scorer, Protocol):
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
 
 
 def evaluate_run(

@@ -37,7 +37,6 @@ IndexArray = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 AT_K = ("hr", "ndcg", "recall", "precision", "mrr", "map")
-ACCURACY = (*AT_K, "auc")
 
 
 @dataclass(frozen=True, eq=False)

@@ -160,18 +160,6 @@ class Ranker:
         negatives = self.candidates(protocol) - queries.held_out
         return Ranking(Ranks.from_counts(queries.starts, scores, above, tied, negatives), lists)
 
-    def ranks_of_lists(self, lists: NDArray[np.integer[Any]]) -> Ranks:
-        """The ranks of held-out items in given lists: a row for each query, best first.
-
-        An item in no list has a rank beyond them all: metrics hold up to the lists' length, AUC does not.
-        """
-        queries = self.queries
-        rows = np.repeat(np.arange(len(queries)), queries.held_out)
-        hits = lists[rows] == queries.items[:, None]
-        above = np.where(hits.any(1), hits.argmax(1), self.split.n_items)
-        negatives = self.candidates("full") - queries.held_out
-        return Ranks.from_counts(queries.starts, -above, above, np.ones_like(above), negatives)
-
     def _rows_at_once(self, columns: int, fastest: int) -> int:
         return max(1, min(fastest // columns, self._memory // (_BYTES_A_SCORE * columns)))
 
@@ -333,10 +321,6 @@ def scorer_for(scorer: Scorer, split: Split) -> Scorer:
 
 # -- top-k ---------------------------------------------------------------------------------------------------
 
-_HASH_BITS = 40
-"""Leaves 23 bits for the number of a row in the same 64-bit number."""
-_NEVER = 1 << _HASH_BITS
-
 
 def top_items(scores: Scores, k: int, users: IndexArray, seed: int) -> Lists:
     """The columns of the `k` highest scores of each row, best first; −1 where only −∞ is left.
@@ -347,12 +331,13 @@ def top_items(scores: Scores, k: int, users: IndexArray, seed: int) -> Lists:
     k_all = min(k, scores.shape[1])
     # One more than needed: a tie across the edge of the list is then a tie within the selection.
     values, columns = top_k(scores, min(k_all + 1, scores.shape[1]))
-    tied = np.flatnonzero(((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -np.inf)).any(1))
+    ties = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -np.inf)).any(1)
     values, columns = values[:, :k_all], columns[:, :k_all]
-    if len(tied):
-        values[tied], columns[tied] = _shuffled_ties(
-            scores[tied], values[tied], columns[tied], users[tied], seed
-        )
+    for row in np.flatnonzero(ties):
+        own = scores[row]
+        pool = np.flatnonzero((own >= values[row, -1]) & (own > -np.inf))
+        order = np.lexsort((_hash(users[row : row + 1], pool, seed), -own[pool]))[:k_all]
+        columns[row, : len(order)] = pool[order]
     chosen = np.full((len(scores), k), -1, np.int32)
     chosen[:, :k_all] = np.where(values == -np.inf, -1, columns)
     return chosen
@@ -364,44 +349,8 @@ def top_k(scores: Scores, k: int) -> tuple[Scores, IndexArray]:
     return values.numpy(), columns.numpy()
 
 
-def _shuffled_ties(
-    scores: Scores, values: Scores, columns: IndexArray, users: IndexArray, seed: int
-) -> tuple[Scores, IndexArray]:
-    """Orders ties by hash: those inside the list, and at its edge those that could be in it as well."""
-    k = values.shape[1]
-    edge = values[:, -1:]
-    edge_hashes, edge_columns = _lowest_hashes(scores, edge, users, seed, k)
-    pool_columns = np.concatenate((columns, edge_columns), 1)
-    pool_hashes = np.concatenate((_hash(users[:, None], columns, seed), edge_hashes), 1)
-    # The list's own entries at the edge are in the second half again, if their hash lets them; so they leave
-    # the first half, and where the second half is not full its fillers leave as well.
-    strays = np.concatenate((values == edge, edge_hashes == _NEVER), 1)
-    pool_values = np.concatenate((values, np.broadcast_to(edge, values.shape)), 1)
-    pool_values[strays] = -np.inf
-    order = np.lexsort((pool_hashes, -pool_values), axis=1)[:, :k]
-    return np.take_along_axis(pool_values, order, 1), np.take_along_axis(pool_columns, order, 1)
-
-
-def _lowest_hashes(
-    scores: Scores, edge: Scores, users: IndexArray, seed: int, k: int
-) -> tuple[IndexArray, IndexArray]:
-    """The k lowest hashes of the columns that score exactly `edge`, and the columns; `_NEVER` fills up."""
-    rows, tied = np.divmod(np.flatnonzero(scores == edge), scores.shape[1])
-    hashes = _hash(users[rows], tied, seed)
-    # Row and hash in one number, which NumPy sorts much faster than two.
-    order = np.argsort((rows << _HASH_BITS) | hashes)
-    rows, tied, hashes = rows[order], tied[order], hashes[order]
-    turn = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    kept = turn < k
-    lowest, where = np.full((len(scores), k), _NEVER), np.zeros((len(scores), k), np.int64)
-    lowest[rows[kept], turn[kept]] = hashes[kept]
-    where[rows[kept], turn[kept]] = tied[kept]
-    return lowest, where
-
-
-def _hash(users: IndexArray, columns: IndexArray, seed: int) -> IndexArray:
+def _hash(users: IndexArray, columns: IndexArray, seed: int) -> NDArray[np.uint64]:
     """A number for each user and column, by SplitMix64; unsigned numbers wrap around."""
     mixed = users.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed = mixed + columns.astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = mixed + np.uint64(seed * 0x94D049BB133111EB % 2**64)
-    return (mix(mixed) >> np.uint64(64 - _HASH_BITS)).astype(np.int64)
+    return mix(mixed + np.uint64(seed * 0x94D049BB133111EB % 2**64))

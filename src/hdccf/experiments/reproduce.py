@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
+from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
 from statistics import mean
@@ -298,7 +299,9 @@ class Reproduction:
             **training,
             "seconds": round(seconds, 3),
             "wall_seconds": round(time.monotonic() - started, 3),
-            **_provenance(),
+            "commit": commit_of(Path(__file__).parents[1]) or f"hdccf {version('hdccf')}",
+            "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if run.row.given:
             record["given"] = _asked(test(_with_validation_given(fitted, split)), task)
@@ -349,16 +352,6 @@ def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
     model = entry_named(fitted.name).build(fitted.settings, with_validation(split), generator)
     model.load_state_dict(fitted.model.state_dict())
     return model.scorer()
-
-
-def _provenance() -> Record:
-    from hdccf import __version__
-
-    return {
-        "commit": commit_of(Path(__file__).parents[1]) or f"hdccf {__version__}",
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
 
 
 def commit_of(package: Path) -> str:

@@ -235,7 +235,8 @@ def serve(run: Path, settings: ServeSettings) -> None:
         note(f"{served.recommender!r} of {served.path}, version {served.version}")
         if not settings.is_local and settings.api_key_file is None:
             note("all who reach this machine can send requests; --api-key-file asks for a key")
-        note(f"serving on {_address(listening)} (Ctrl-C stops)")
+        host, port = listening.getsockname()[:2]
+        note(f"serving on http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
         note("stopped")
@@ -254,8 +255,3 @@ def _listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host} port {port} ({cause.strerror or cause}); choose another one"
         ) from cause
     return made
-
-
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

@@ -3,16 +3,14 @@
 They may change with the page, so they are no part of the OpenAPI description.
 """
 
-import threading
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from fastapi import APIRouter, Query
 
 from hdccf.errors import DataError
-from hdccf.recommend.lens import Lens, estimate, negatives_of
+from hdccf.recommend.lens import negatives_of
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder, data_facts, facts_of, runs_beside, settings_table
 from hdccf.serving.bodies import MAX_TOP
@@ -23,9 +21,6 @@ page_router = APIRouter(prefix="/v1/page", include_in_schema=False)
 UserId = Annotated[str, Query(min_length=1, max_length=256)]
 _MOST_HISTORY = 200
 _DIGITS = 6
-
-_lenses: WeakKeyDictionary[Recommender, Lens] = WeakKeyDictionary()
-_making = threading.Lock()
 
 
 @page_router.get("/history")
@@ -67,15 +62,6 @@ async def runs(service: Service) -> dict[str, Any]:
 # -- jobs, in a thread of the pool ---------------------------------------------------------------------------
 
 
-def lens_of(known: Recommender) -> Lens:
-    """Made once for each model; it goes when the model goes."""
-    with _making:
-        found = _lenses.get(known)
-        if found is None:
-            found = _lenses[known] = estimate(known, known.split)
-        return found
-
-
 def _row(known: Recommender, user: str) -> int:
     require_known(known.users, [user])
     return int(known.users.codes([user])[0])
@@ -103,7 +89,7 @@ def _history(served: Served, user: str, limit: int) -> dict[str, Any]:
 def _lens(served: Served, user: str, k: int, omega: float | None) -> dict[str, Any]:
     known = served.recommender
     row = _row(known, user)
-    made = lens_of(known)
+    made = served.lens
     chosen, source = omega, "chosen"
     if chosen is None:
         own = known.settings.false_negative_rate

@@ -26,6 +26,7 @@ from pydantic_core import to_json
 
 from hdccf.errors import HdccfError, RunError
 from hdccf.recommend.frames import Vocabulary
+from hdccf.recommend.lens import Lens, estimate
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.serving.middleware import Metrics, ProblemError, problem
 from hdccf.serving.settings import ServeSettings
@@ -85,6 +86,11 @@ class Served:
         if titles is None:
             titles = pl.repeat(None, events.n_items, dtype=pl.String, eager=True)
         return Catalogue(item=events.item_ids, title=titles, users=np.diff(events.by_item.starts))
+
+    @cached_property
+    def lens(self) -> Lens:
+        """The distributions of scores that the page's lens on negatives needs."""
+        return estimate(self.recommender, self.recommender.split)
 
     @cached_property
     def users(self) -> Catalogue:
