@@ -46,14 +46,7 @@ def evaluated(level: float, seed: int) -> Evaluation:
     for name, column in columns.items():
         protocol, _, metric = name.partition("/")
         values[protocol][metric] = float(column.mean())
-    settings = {
-        "split": "x",
-        "part": "test",
-        "negatives": 99,
-        "weighting": "uniform",
-        "seed": 0,
-        "ks": [10, 50],
-    }
+    settings = {"split": "x", "part": "test", "negatives": 99, "weighting": "uniform", "seed": 0, "ks": [10]}
     return Evaluation(values, pl.DataFrame({"user": np.arange(USERS), **columns}), {}, {}, settings)
 
 

@@ -128,7 +128,7 @@ class DistributedValidator:
             self.alone.load_state_dict(weights, assign=True)  # without a copy
             protocol, name = parse_metric(settings.validation_metric)
             values = metrics.per_user(self.ranker.rank(self.alone.scorer(), protocol).ranks, name)
-            own[0], own[1] = float(np.nansum(values)), np.count_nonzero(~np.isnan(values))
+            own[0], own[1] = float(np.nansum(values)), int(np.count_nonzero(~np.isnan(values)))
         total, count = data.group.all_reduce(own)
         return {settings.validation_metric: float(total / count)}
 
