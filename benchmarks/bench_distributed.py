@@ -100,8 +100,7 @@ def on_the_wire() -> int:
 
 def measure_worker(config: dict[str, Any]) -> dict[str, Any]:
     """What each worker runs: all models, step by step."""
-    from hdccf.distributed.graph import WorkerData
-    from hdccf.distributed.process_group import TorchProcessGroup
+    from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
     from hdccf.distributed.store import Store
 
     began = time.time()

@@ -10,9 +10,8 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings
 from hdccf.data.interactions import Interactions
-from hdccf.distributed import process_group as group_module
-from hdccf.distributed.graph import WorkerData
-from hdccf.distributed.process_group import TorchProcessGroup
+from hdccf.distributed import sharding as group_module
+from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
 from hdccf.distributed.store import Store
 from hdccf.distributed.worker import DistributedValidator
 from hdccf.models import entry_named, name_of

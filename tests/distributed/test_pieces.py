@@ -24,7 +24,7 @@ from hdccf.data.samplers import BlockSampler, HistoryBlockSampler, InBatchSample
 from hdccf.data.split import leave_one_out
 from hdccf.distributed import driver
 from hdccf.distributed.driver import LogFilter, describe
-from hdccf.distributed.process_group import all_reduce_gradients
+from hdccf.distributed.sharding import all_reduce_gradients
 from hdccf.distributed.store import Store, write_store
 from hdccf.distributed.worker import newest, seal
 from hdccf.errors import ConfigError, RunError
@@ -161,7 +161,7 @@ def test_gradients_add_up_whichever_way_they_go(
     touched: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a table, a vector and a number. A member without one adds nothing; where all are, they stay so."""
-    monkeypatch.setattr("hdccf.distributed.process_group._LEAST_ROWS", 2)
+    monkeypatch.setattr("hdccf.distributed.sharding._LEAST_ROWS", 2)
     rows: dict[str, list[list[int]]] = {
         "same": [[3, 5]] * 3,
         "apart": [[1], [4, 6], [9]],

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import FitOptions
-from hdccf.distributed.graph import WorkerData
-from hdccf.distributed.process_group import TorchProcessGroup
+from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
 from hdccf.distributed.store import Store, write_store
 from hdccf.distributed.worker import newest
 from hdccf.evaluation.evaluation import Evaluation, evaluate

@@ -136,6 +136,10 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
         "warm": str(warm) if warm.exists() else None,
         "progress": progress,
     }
+    # A new folder for each call: Ray would otherwise trust an incomplete one of a killed call.
+    system, folder = file_system_of(place)
+    found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    earlier = [info for info in found if info.base_name.startswith("attempt-")]
     with connected(cluster, progress=progress):
         trainer = TorchTrainer(
             worker.run_worker,
@@ -147,7 +151,7 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
             ),
             scaling_config=train.ScalingConfig(num_workers=cluster.workers, use_gpu=gpu),
             run_config=train.RunConfig(
-                name=_next_attempt(place),
+                name=f"attempt-{1 + len(earlier)}",
                 storage_path=place,
                 failure_config=train.FailureConfig(max_failures=cluster.retries),
                 checkpoint_config=train.CheckpointConfig(num_to_keep=2),
@@ -247,13 +251,6 @@ def storage_of(run: RunFolder, cluster: Cluster) -> str:
     if cluster.storage is None:
         return str(run.path.resolve() / "ray")
     return f"{cluster.storage.rstrip('/')}/{run.path.name}-{run.config['split']['fingerprint']}"
-
-
-def _next_attempt(place: str) -> str:
-    """A new folder for each call: Ray would otherwise trust an incomplete one of a killed call."""
-    system, folder = file_system_of(place)
-    found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return f"attempt-{1 + sum(info.base_name.startswith('attempt-') for info in found)}"
 
 
 def _one_line(cause: BaseException) -> str:

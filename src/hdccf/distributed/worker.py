@@ -23,8 +23,7 @@ from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
-from hdccf.distributed.graph import WorkerData
-from hdccf.distributed.process_group import TorchProcessGroup
+from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
 from hdccf.distributed.store import Shard, Store, file_system_of
 from hdccf.errors import TrainingError
 from hdccf.evaluation import metrics

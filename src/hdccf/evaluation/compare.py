@@ -306,7 +306,7 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
                 f"{run.split.fingerprint}: their numbers answer different questions; compare runs of the "
                 "same split"
             )
-        settings = json.dumps(_settings(run), sort_keys=True, default=str)
+        settings = json.dumps(run.config["settings"], sort_keys=True, default=str)
         systems.setdefault((run.name, settings), []).append(run)
     for same in systems.values():
         if len({run.seed for run in same}) < len(same):
@@ -322,8 +322,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     """The model's name, and where several systems have the same one the settings in which they differ."""
     labels = []
     for run in runs:
-        own = _settings(run)
-        namesakes = [_settings(other) for other in runs if other.name == run.name]
+        own = run.config["settings"]
+        namesakes = [other.config["settings"] for other in runs if other.name == run.name]
         differing = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
         if len(namesakes) == 1:
             labels.append(run.name)
@@ -332,16 +332,3 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         else:
             labels.append(f"{run.name} ({Path(run.path).name})")
     return labels if len(set(labels)) == len(labels) else [str(run.path) for run in runs]
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    """The model's settings in one level; not the seed, nor where and on how many threads it was trained."""
-    flat: dict[str, Any] = {}
-    levels = [("", run.config.get("settings", {}))]
-    for prefix, settings in levels:
-        for key, value in settings.items():
-            if isinstance(value, Mapping):
-                levels.append((f"{prefix}{key}.", value))
-            else:
-                flat[f"{prefix}{key}"] = value
-    return flat

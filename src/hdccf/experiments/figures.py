@@ -19,7 +19,6 @@ from hdccf.files import atomic_file
 from hdccf.models.base import Scorer
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = ("#3b6ea8", "#c8553d", "#5b8c5a", "#8a6fae")
@@ -157,7 +156,12 @@ def draw_sweeps(
         for line, curve in zip(grid, curves, strict=True):
             points = [row for row in rows if row.curve == curve and cells.get(row.label)]
             for axes, measure in zip(line, measures, strict=True):
-                _curve(axes, points, cells, measure)
+                x = np.array([point.x for point in points], np.float64)
+                means = np.array([cells[point.label][measure].mean for point in points])
+                spread = np.array([cells[point.label][measure].std or 0.0 for point in points])
+                axes.plot(x, means, "o-", color=COLOURS[0])
+                axes.fill_between(x, means - spread, means + spread, color=COLOURS[0], alpha=0.2, lw=0)
+                axes.axvline(float(x[means.argmax()]), linestyle=":", color="black")
                 axes.set_xlabel(SYMBOLS[curve])
                 axes.set_title(title_of(measure))
                 if curve in _LOGARITHMIC:
@@ -169,19 +173,10 @@ def draw_sweeps(
                     # Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself.
                     beside = axes.twinx()
                     rates = clip_rates(points, records, _CLIPS[curve])
-                    beside.plot([point.x or 0.0 for point in points], rates, "s--", color=COLOURS[1])
+                    beside.plot(x, rates, "s--", color=COLOURS[1])
                     beside.set_ylabel("clip rate", color=COLOURS[1])
                     beside.set_ylim(-0.03, 1.03)
         figure.suptitle(title)
-
-
-def _curve(axes: "Axes", points: list[Row], cells: Cells, measure: Measure) -> None:
-    x = np.array([point.x for point in points], np.float64)
-    means = np.array([cells[point.label][measure].mean for point in points])
-    spread = np.array([cells[point.label][measure].std or 0.0 for point in points])
-    axes.plot(x, means, "o-", color=COLOURS[0])
-    axes.fill_between(x, means - spread, means + spread, color=COLOURS[0], alpha=0.2, lw=0)
-    axes.axvline(float(x[means.argmax()]), linestyle=":", color="black")
 
 
 _FEWEST = 4

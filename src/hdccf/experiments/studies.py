@@ -122,9 +122,12 @@ class StudyFile:
         known, found = self.question.known(), self.study.user_attrs.get("question")
         if found is None:
             self.study.set_user_attr("question", known)
+            space, time_aware = self.question.settings.space, self.question.time_aware
+            own = {**space.aware, **space.aware_start} if time_aware else {**space.blind, **space.blind_start}
             first = [_carried(self.question, start)] if start else []
-            # Where the published settings are best nothing worse than them is found.
-            for point in (*first, _defaults(self.question)):
+            # The published settings, as far as they lie in the space, or where it says to start: where they
+            # are best nothing worse than them is found.
+            for point in (*first, _point(self.question, own, lambda variant: variant.first)):
                 if point:
                     self.study.enqueue_trial(point, skip_if_exists=True)
             return
@@ -230,13 +233,6 @@ def import_optuna() -> Any:
 
 
 # -- first trials --------------------------------------------------------------------------------------------
-
-
-def _defaults(question: Question) -> dict[str, Any]:
-    """The published settings as a point of the space, as far as they lie in it, or where it says to start."""
-    space = question.settings.space
-    aware, blind = {**space.aware, **space.aware_start}, {**space.blind, **space.blind_start}
-    return _point(question, aware if question.time_aware else blind, lambda variant: variant.first)
 
 
 def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
