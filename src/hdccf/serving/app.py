@@ -21,12 +21,10 @@ from hdccf.errors import ConfigError, HdccfError
 from hdccf.serving import routes
 from hdccf.serving.middleware import (
     MEDIA_TYPE,
-    BodyLimit,
-    KeyCheck,
+    Gateway,
     Metrics,
     Problem,
     ProblemError,
-    RequestMetrics,
     needs_key,
     on_error,
     page_files,
@@ -70,9 +68,7 @@ def create_app(
         app.add_exception_handler(kind, on_error)
     _describe(app, _examples(holder.current))
     # The last that is added is the first that is asked.
-    app.add_middleware(BodyLimit, most=settings.max_body_bytes, seconds=settings.timeout_seconds)
-    app.add_middleware(KeyCheck, key=key)
-    app.add_middleware(RequestMetrics, metrics=service.metrics)
+    app.add_middleware(Gateway, service.metrics, key, settings.max_body_bytes, settings.timeout_seconds)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -80,7 +80,7 @@ def response(found: Problem, headers: dict[str, str] | None = None) -> Response:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """What is raised below an endpoint, as a problem; `RequestMetrics` catches unforeseen errors."""
+    """What is raised below an endpoint, as a problem; `Gateway` catches unforeseen errors."""
     if isinstance(error, ProblemError):
         return response(error.problem, error.headers)
     if isinstance(error, RequestValidationError):
@@ -142,18 +142,22 @@ class Metrics:
 _METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
-class RequestMetrics:
-    """Counts and times requests; an unforeseen error becomes a 500 with a line in the log."""
+class Gateway:
+    """Counts and times requests, asks for the key, and reads a body to its end before anything else happens.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
+    An unforeseen error becomes a 500 with a line in the log.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None, most: int, seconds: float) -> None:
+        """`most` bytes of a body are read, in at most so many `seconds`."""
+        self._app, self._metrics, self._most, self._seconds = app, metrics, most, seconds
+        self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 0
-        started = time.perf_counter()
+        status, started = 0, time.perf_counter()
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -163,7 +167,10 @@ class RequestMetrics:
 
         self._metrics.under_way.inc()
         try:
-            await self._app(scope, receive, noting)
+            refusal = self._wrong_key(scope)
+            if refusal is None:
+                refusal, receive = await self._with_body(Headers(scope=scope), receive)
+            await (refusal or self._app)(scope, receive, noting)
         except Exception:
             log.exception("%s %s failed; this is a bug in hdccf", scope["method"], scope["path"])
             if status:
@@ -178,76 +185,50 @@ class RequestMetrics:
             self._metrics.requests.labels(method, route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
+    def _wrong_key(self, scope: Scope) -> Response | None:
+        """A refusal without the right key, for everything that tells of the model."""
+        if self._key is None or not needs_key(scope["path"]):
+            return None
+        given = Headers(scope=scope).get(KEY_HEADER)
+        # In constant time: how long a comparison takes must not tell how much of a key is right.
+        if given is not None and hmac.compare_digest(given.encode("latin-1"), self._key):
+            return None
+        said = "is missing" if given is None else "is not the right one"
+        found = problem(401, f"the key {said}; send it in the header {KEY_HEADER}", "wrong-key")
+        return response(found, {"WWW-Authenticate": f"ApiKey header={KEY_HEADER}"})
 
-class KeyCheck:
-    """Asks for the key before anything is read, for everything that tells of the model."""
+    async def _with_body(self, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
+        """What gives the body that was read; or a refusal where it is too large or late."""
+        announced = headers.get("content-length", "")
+        if not announced and "transfer-encoding" not in headers:
+            return None, receive
+        body, more = b"", True
+        too_large = announced.isdecimal() and int(announced) > self._most
+        try:
+            async with asyncio.timeout(self._seconds):
+                while more and not too_large:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    too_large = len(body) > self._most
+        except TimeoutError:
+            found = problem(408, f"the body did not come within {self._seconds:g} s")
+        else:
+            found = problem(413, f"the body is larger than {self._most:,} bytes; send several requests")
+        if more or too_large:
+            # The rest of the body has not been read: the connection cannot be used again.
+            return response(found, {"Connection": "close"}), receive
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def __init__(self, app: ASGIApp, key: str | None) -> None:
-        self._app = app
-        self._key = None if key is None else key.encode()
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._key is not None and needs_key(scope["path"]):
-            given = Headers(scope=scope).get(KEY_HEADER)
-            # In constant time: how long a comparison takes must not tell how much of a key is right.
-            if given is None or not hmac.compare_digest(given.encode("latin-1"), self._key):
-                said = "is missing" if given is None else "is not the right one"
-                found = problem(401, f"the key {said}; send it in the header {KEY_HEADER}", "wrong-key")
-                challenge = {"WWW-Authenticate": f"ApiKey header={KEY_HEADER}"}
-                await response(found, challenge)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        return None, replay
 
 
 def needs_key(path: str) -> bool:
     """Health, the description and the page's own files are open; the page asks for the key itself."""
     return path.startswith("/v1/") or path == "/metrics"
-
-
-class BodyLimit:
-    """Reads a body to its end, if it is not too large and comes in time, before anything else happens."""
-
-    def __init__(self, app: ASGIApp, most: int, seconds: float) -> None:
-        self._app, self._most, self._seconds = app, most, seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        announced = headers.get("content-length", "")
-        if not announced and "transfer-encoding" not in headers:
-            await self._app(scope, receive, send)
-            return
-        try:
-            if announced.isdecimal() and int(announced) > self._most:
-                raise ValueError  # noqa: TRY301
-            body = await asyncio.wait_for(self._read(receive), self._seconds)
-        except TimeoutError:
-            found = problem(408, f"the body did not come within {self._seconds:g} s")
-        except ValueError:
-            found = problem(413, f"the body is larger than {self._most:,} bytes; send several requests")
-        else:
-            messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-            async def replay() -> Message:
-                return messages.pop() if messages else await receive()
-
-            await self._app(scope, replay, send)
-            return
-        # The rest of the body has not been read: the connection cannot be used again.
-        await response(found, {"Connection": "close"})(scope, receive, send)
-
-    async def _read(self, receive: Receive) -> bytes:
-        """Raises a ValueError where it is too large."""
-        body, more = b"", True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self._most:
-                raise ValueError
-        return body
 
 
 PAGE = Path(__file__).parent / "page"
@@ -262,23 +243,17 @@ _HEADERS = {
 }
 
 
-def page_files(folder: Path = PAGE) -> ASGIApp:
+def page_files() -> ASGIApp:
     """What is asked where no endpoint is: a file of the page, or nothing (404)."""
-    files = StaticFiles(directory=folder, html=True) if (folder / "index.html").is_file() else None
+    files = StaticFiles(directory=PAGE, html=True)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             # No websockets here: the handshake is refused.
             await send({"type": "websocket.close", "code": 1000})
             return
-        path = scope["path"]
-        if scope["method"] not in {"GET", "HEAD"} or path.startswith("/v1/"):
+        if scope["method"] not in {"GET", "HEAD"} or scope["path"].startswith("/v1/"):
             raise HTTPException(404)
-        if files is None:
-            if path != "/":
-                raise HTTPException(404)
-            await JSONResponse({"service": "hdccf", "description": "/openapi.json"})(scope, receive, send)
-            return
         found = await files.get_response(files.get_path(scope), scope)
         found.headers.update(_HEADERS)
         await found(scope, receive, send)
