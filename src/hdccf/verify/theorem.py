@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -153,8 +154,7 @@ ITEMS, USERS = 0, 1
 NAMES = ("items", "users")
 
 
-@dataclass(frozen=True)
-class Ratios:
+class Ratios(NamedTuple):
     """Negative scores over ideal ones, one for each row that has positives: the mean over its targets."""
 
     measured: Floats
@@ -162,20 +162,14 @@ class Ratios:
     """What they become with all negatives and all positives of this world."""
     clipped: float
 
-    @classmethod
-    def of(
-        cls,
-        rows: Rows,
-        which: Int64[Tensor, " b"],
-        ratios: Float[Tensor, " b"],
-        clipped: float,
-        debiased: bool = True,
-    ) -> "Ratios":
-        counts = torch.bincount(which, minlength=len(rows.omega))
-        sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, which, ratios.double())
-        present = counts > 0
-        expected = (rows.debiased if debiased else rows.biased) / rows.ideal
-        return cls((sums / counts)[present].numpy(), expected[present].numpy(), clipped)
+
+def _ratios(
+    rows: Rows, which: Int64[Tensor, " b"], each: Float[Tensor, " b"], clipped: float, debiased: bool = True
+) -> Ratios:
+    counts = torch.bincount(which, minlength=len(rows.omega))
+    sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, which, each.double())
+    expected = (rows.debiased if debiased else rows.biased) / rows.ideal
+    return Ratios((sums / counts)[counts > 0].numpy(), expected[counts > 0].numpy(), clipped)
 
 
 Sides = tuple[Ratios, Ratios]
@@ -187,18 +181,18 @@ def check_scores(seed: int = 0, n: int = 300, worlds: int = 4) -> Iterator[Findi
     constant = [_drawn(n, seed, k, exposure=0.0) for k in range(worlds)]
     found = [_uniform(known, seed, k) for k, known in enumerate(constant)]
     for side in ITEMS, USERS:
-        yield _unbiased("constant exposure, uniform sampler", found, side)
+        yield _mean("constant exposure, uniform sampler", found, side)
     # The test has power: the plain negative score is too large, by a known amount.
     plain = [_uniform(known, seed, k, debiased=False) for k, known in enumerate(constant)]
     for side in ITEMS, USERS:
-        yield _different(f"the same without debiasing (ω⁺ = 0), negative {NAMES[side]}", plain, side)
+        yield _mean("the same without debiasing (ω⁺ = 0)", plain, side, unbiased=False)
     blocks = [_block(KnownWorld(known.world, sampler="block", block_users=n), seed) for known in constant]
     for side in ITEMS, USERS:
-        yield _unbiased("constant exposure, block of everything", blocks, side)
+        yield _mean("constant exposure, block of everything", blocks, side)
     famous = [_uniform(_drawn(n, seed, k, exposure=1.0), seed, k) for k in range(worlds)]
-    yield _different("exposure by popularity: the gap that remains, negative items", famous, ITEMS)
+    yield _mean("exposure by popularity: the gap that remains", famous, ITEMS, unbiased=False)
     # Popularity decides between items. Among an item's users exposure is constant, which is enough.
-    yield _unbiased("exposure by popularity", famous, USERS)
+    yield _mean("exposure by popularity", famous, USERS)
 
 
 def _drawn(n: int, seed: int, number: int, exposure: float) -> KnownWorld:
@@ -206,26 +200,21 @@ def _drawn(n: int, seed: int, number: int, exposure: float) -> KnownWorld:
     return KnownWorld(world, sampler="uniform", batch_size=2048, negatives=128, neighbours=64)
 
 
-def _unbiased(how: str, found: list[Sides], side: int) -> Finding:
-    measured = np.concatenate([pair[side].measured for pair in found])
+def _mean(how: str, found: list[Sides], side: int, *, unbiased: bool = True) -> Finding:
+    """The mean over rows, predicted to be 1; where it is not `unbiased`, predicted from the truth about each
+    row, so that only negatives and neighbours are random."""
+    measured, expected = (np.concatenate([pair[side][k] for pair in found]) for k in (0, 1))
     clipped = max(pair[side].clipped for pair in found)
-    mean, interval = mean_interval(measured)
-    detail = (
-        f"{len(measured)} rows of {len(found)} exposures, τ = {TEMPERATURE}, true ω⁺ of each row; "
-        f"{clipped:.2%} of the rows clipped"
-    )
-    # The theorem is about the score before the clamp: a clipped row would not be it.
-    claim, provided = f"{how}, negative {NAMES[side]}", clipped == 0
-    return Finding.estimated(SCORES_PART, claim, 1.0, mean, interval, detail, provided=provided)
-
-
-def _different(claim: str, found: list[Sides], side: int) -> Finding:
-    """A prediction other than 1, from the truth about each row: only negatives and neighbours are random."""
-    measured = np.concatenate([pair[side].measured for pair in found])
-    expected = np.concatenate([pair[side].expected for pair in found])
-    mean, interval = mean_interval(measured, expected)
-    detail = f"{len(measured)} rows of {len(found)} exposures; the interval must leave out 1"
-    predicted, provided = float(expected.mean()), not interval[0] <= 1 <= interval[1]
+    mean, interval = mean_interval(measured, None if unbiased else expected)
+    detail = f"{len(measured)} rows of {len(found)} exposures"
+    if unbiased:
+        detail += f", τ = {TEMPERATURE}, true ω⁺ of each row; {clipped:.2%} of the rows clipped"
+        # The theorem is about the score before the clamp: a clipped row would not be it.
+        predicted, provided = 1.0, clipped == 0
+    else:
+        detail += "; the interval must leave out 1"
+        predicted, provided = float(expected.mean()), not interval[0] <= 1 <= interval[1]
+    claim = f"{how}, negative {NAMES[side]}"
     return Finding.estimated(SCORES_PART, claim, predicted, mean, interval, detail, provided=provided)
 
 
@@ -238,7 +227,7 @@ def _uniform(known: KnownWorld, seed: int, number: int, debiased: bool = True) -
         which = torch.cat([(batch.users, batch.items)[side] for batch, *_ in batches])
         scores = torch.cat([sides[side].log_score.double().exp() for _, *sides in batches])
         clipped = max(float(sides[side].clipped) for _, *sides in batches)
-        found.append(Ratios.of(truth, which, scores / (SIZE * truth.ideal[which]), clipped, debiased))
+        found.append(_ratios(truth, which, scores / (SIZE * truth.ideal[which]), clipped, debiased))
     return found[ITEMS], found[USERS]
 
 
@@ -267,7 +256,7 @@ def _block(known: KnownWorld, seed: int) -> Sides:
         # A block's Q is the number of negatives that it has, each counting once.
         size = (~truth.observed).sum(1)[which]
         ratios = side.log_score.double().exp() / (size * truth.ideal[which])
-        found.append(Ratios.of(truth, which, ratios, float(side.clipped)))
+        found.append(_ratios(truth, which, ratios, float(side.clipped)))
     return found[ITEMS], found[USERS]
 
 
