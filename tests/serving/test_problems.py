@@ -229,7 +229,7 @@ def test_what_takes_too_long_is_given_up_and_keeps_its_thread_until_it_ends(
     assert "0.2 s" in problem(client.post("/v1/score", json=PAIR), 504)["detail"]
     # It waited for the thread in vain, and has left the queue.
     problem(client.post("/v1/score", json=PAIR), 504)
-    pool = client.app.state.service.pool  # type: ignore[attr-defined]
+    pool = client.app.state.service  # type: ignore[attr-defined]
     assert pool.taken == 1
     gate.open.set()
     pool.close()

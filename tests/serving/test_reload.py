@@ -15,7 +15,8 @@ from hdccf import checkpoint
 from hdccf.errors import RunError
 from hdccf.recommend.recommender import load_run
 from hdccf.serving import service
-from hdccf.serving.service import Holder, Served
+from hdccf.serving.service import AppService, Served
+from hdccf.serving.settings import ServeSettings
 
 pytest_plugins = ["service_fixtures"]
 
@@ -153,7 +154,7 @@ def test_a_watched_run_is_taken_when_its_weights_change(
 
 
 def test_what_was_rejected_is_not_tried_again_until_it_changes(copy: Path, other_run: Path) -> None:
-    holder = Holder(copy)
+    holder = AppService(copy, ServeSettings())
     assert not holder.has_changed
     break_weights(copy)
     assert holder.has_changed
@@ -202,13 +203,13 @@ def test_a_request_keeps_the_model_it_began_with(
     """The swap happens in the middle of a request."""
     client = serving(copy, api_key_file=key_file)
     serving_app = client.app.state.service  # type: ignore[attr-defined]
-    before = serving_app.holder.current
+    before = serving_app.current
 
     def job(model: Served) -> tuple[str, str]:
         replace(other_run, copy)
         serving_app.reload()
-        return model.version, serving_app.holder.current.version
+        return model.version, serving_app.current.version
 
     began, ended = client.portal.call(serving_app.answer, job)  # type: ignore[union-attr]
     assert began == before.version
-    assert ended == serving_app.holder.current.version != began
+    assert ended == serving_app.current.version != began

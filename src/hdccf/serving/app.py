@@ -22,7 +22,6 @@ from hdccf.serving import routes
 from hdccf.serving.middleware import (
     MEDIA_TYPE,
     Gateway,
-    Metrics,
     Problem,
     ProblemError,
     needs_key,
@@ -30,7 +29,7 @@ from hdccf.serving.middleware import (
     page_files,
 )
 from hdccf.serving.page_data import page_router
-from hdccf.serving.service import AppService, Holder, Pool, Served
+from hdccf.serving.service import AppService, Served
 from hdccf.serving.settings import KEY_HEADER, ServeSettings
 
 
@@ -46,10 +45,7 @@ def create_app(
     """
     settings = settings or ServeSettings()
     key = settings.api_key()
-    holder = Holder(Path(run), settings.index_above)
-    pool = Pool(settings.threads, settings.waiting, settings.timeout_seconds)
-    service = AppService(holder, pool, Metrics(), settings)
-    service.metrics.now_answers(holder.current.version)
+    service = AppService(Path(run), settings)
     app = FastAPI(
         title="hdccf",
         version=version("hdccf"),
@@ -66,7 +62,7 @@ def create_app(
     app.router.default = page_files()
     for kind in (ProblemError, HTTPException, RequestValidationError, HdccfError):
         app.add_exception_handler(kind, on_error)
-    _describe(app, _examples(holder.current))
+    _describe(app, _examples(service.current))
     # The last that is added is the first that is asked.
     app.add_middleware(Gateway, service.metrics, key, settings.max_body_bytes, settings.timeout_seconds)
     if settings.cors_origins:
@@ -97,7 +93,7 @@ def _lifespan(
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-            await asyncio.to_thread(service.pool.close)
+            await asyncio.to_thread(service.close)
 
     return living
 
@@ -114,7 +110,7 @@ async def _reload_when(wanted: asyncio.Event, service: AppService) -> None:
 async def _watch(wanted: asyncio.Event, service: AppService) -> None:
     while True:
         await asyncio.sleep(service.settings.watch_seconds)
-        if await asyncio.to_thread(lambda: service.holder.has_changed):
+        if await asyncio.to_thread(lambda: service.has_changed):
             wanted.set()
 
 
@@ -227,7 +223,7 @@ def serve(run: Path, settings: ServeSettings) -> None:
         # uvicorn ends well and then raises the signal once more for the handler before its own: ours. Being
         # told to stop is no failure.
         signal.signal(signal.SIGTERM, lambda *_: None)
-        served = app.state.service.holder.current
+        served = app.state.service.current
         note(f"{served.recommender!r} of {served.path}, version {served.version}")
         if not settings.is_local and settings.api_key_file is None:
             note("all who reach this machine can send requests; --api-key-file asks for a key")

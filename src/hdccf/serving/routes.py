@@ -77,7 +77,7 @@ async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
 @router.get("/model", tags=["looking up"], summary="What answers")
 async def model(service: Service) -> bodies.ModelFacts:
     """Which model of which run, since when."""
-    served = service.holder.current
+    served = service.current
     known = served.recommender
     return bodies.ModelFacts(
         model=served.version,
@@ -87,7 +87,7 @@ async def model(service: Service) -> bodies.ModelFacts:
         items=known.n_items,
         events=len(known.events),
         loaded_at=served.loaded_at,
-        last_rejection=service.holder.last_rejection,
+        last_rejection=service.last_rejection,
     )
 
 
@@ -202,11 +202,11 @@ async def healthz() -> Alive:
 @operating.get("/readyz", summary="Can it answer?")
 async def readyz(service: Service) -> Alive:
     """200 with the model's version; 503 while as many requests wait as may."""
-    if service.pool.is_full:
+    if service.is_full:
         raise ProblemError(
-            problem(503, f"{service.pool.taken} requests are under way", "busy"), {"Retry-After": "1"}
+            problem(503, f"{service.taken} requests are under way", "busy"), {"Retry-After": "1"}
         )
-    return Alive(status="ready", model=service.holder.current.version)
+    return Alive(status="ready", model=service.current.version)
 
 
 @operating.get(

@@ -12,12 +12,12 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
@@ -136,8 +136,7 @@ def signature(path: Path) -> Signature:
     return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What came of an attempt to take a new model."""
 
     accepted: bool
@@ -146,15 +145,23 @@ class Outcome:
     detail: str
 
 
-class Holder:
-    """Holds the model of a run's folder; `reload` replaces it if the new one loads, and only then."""
+class AppService:
+    """The model of a run's folder, and the threads that score with it.
 
-    def __init__(self, path: Path, index_above: int | None = None) -> None:
-        self.path, self._index_above = path, index_above
-        self._reloading = threading.Lock()
-        self._seen = signature(path)
-        self.current = load(path, index_above=index_above)
+    `settings.threads` jobs run at a time, and at most `settings.waiting` more wait. `reload` replaces the
+    model if the new one loads, and only then.
+    """
+
+    def __init__(self, path: Path, settings: ServeSettings) -> None:
+        self.path, self.settings, self.metrics = path, settings, Metrics()
+        self.taken = 0
+        """Jobs that run or wait."""
         self.last_rejection: str | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._counting, self._reloading = threading.Lock(), threading.Lock()
+        self._seen = signature(path)
+        self.current = load(path, index_above=settings.index_above)
+        self.metrics.now_answers(self.current.version)
 
     @property
     def has_changed(self) -> bool:
@@ -166,59 +173,54 @@ class Holder:
         with self._reloading:
             self._seen = signature(self.path)
             try:
-                new = load(self.path, index_above=self._index_above)
+                new = load(self.path, index_above=self.settings.index_above)
             except Exception as error:
                 # Whatever is wrong with a new model, foreseen or not, the old one goes on.
                 detail = " ".join(str(error).split()) or type(error).__name__
                 self.last_rejection = detail
+                self.metrics.reloads.labels("rejected").inc()
                 log.warning("the new model was rejected, the old one goes on: %s", detail)
                 return Outcome(False, self.current.version, detail)
             old, self.current = self.current, new
             self.last_rejection = None
+            self.metrics.reloads.labels("accepted").inc()
+            self.metrics.now_answers(new.version)
             same = " (the same weights)" if old.version == new.version else ""
             return Outcome(True, new.version, f"{new.path} answers now{same}")
-
-
-# -- scoring -------------------------------------------------------------------------------------------------
-
-
-class Pool:
-    """Runs jobs in `threads` threads; at most `waiting` more wait for one."""
-
-    def __init__(self, threads: int, waiting: int, seconds: float) -> None:
-        self._threads, self._places, self._seconds = threads, threads + waiting, seconds
-        self._executor: ThreadPoolExecutor | None = None
-        self.taken = 0
-        """Jobs that run or wait."""
-        self._lock = threading.Lock()
 
     @property
     def is_full(self) -> bool:
         """Whether as many jobs run and wait as may."""
-        return self.taken >= self._places
+        return self.taken >= self.settings.threads + self.settings.waiting
 
-    async def run(self, job: Callable[[], T]) -> T:
-        """What the job returns, or a problem: 503 where there is no place, 504 where it takes too long."""
+    async def answer(self, job: Callable[[Served], T]) -> T:
+        """What the job makes of the model that answers now; the model stays the same to its end.
+
+        Or a problem: 503 where there is no place, 504 where it takes too long.
+        """
         if self.is_full:
-            raise ProblemError(
-                problem(503, f"{self.taken} requests are being answered already; come back soon", "busy"),
-                {"Retry-After": "1"},
-            )
+            detail = f"{self.taken} requests are being answered already; come back soon"
+            raise ProblemError(problem(503, detail, "busy"), {"Retry-After": "1"})
         if self._executor is None:
             # Threads live as long as the app is up, and an app may be started again.
-            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="hdccf-scoring")
-        with self._lock:
+            self._executor = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hdccf-scoring")
+        with self._counting:
             self.taken += 1
-        future = self._executor.submit(job)
+        future = self._executor.submit(self._timed, job, self.current)
         # The place is free when the thread is, not when the client has been answered: jobs that outlive their
         # time-out cannot be stopped, and must not pile up.
         future.add_done_callback(self._leave)
+        seconds = self.settings.timeout_seconds
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._seconds)
+            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
         except TimeoutError:
-            raise ProblemError(
-                problem(504, f"no answer within {self._seconds:g} s; ask for less at once", "timed-out")
-            ) from None
+            detail = f"no answer within {seconds:g} s; ask for less at once"
+            raise ProblemError(problem(504, detail, "timed-out")) from None
+
+    async def respond(self, job: Callable[[Served], dict[str, Any]]) -> Response:
+        """The same as JSON, made in the thread too: the event loop only passes it on."""
+        content = await self.answer(lambda served: to_json(job(served)))
+        return Response(content, media_type="application/json")
 
     def close(self) -> None:
         """Waits for what runs and drops what waits."""
@@ -226,44 +228,13 @@ class Pool:
         if executor is not None:
             executor.shutdown(wait=True, cancel_futures=True)
 
-    def _leave(self, future: "Future[T]") -> None:
-        with self._lock:
+    def _timed(self, job: Callable[[Served], T], served: Served) -> T:
+        with self.metrics.scoring.time():
+            return job(served)
+
+    def _leave(self, _: object) -> None:
+        with self._counting:
             self.taken -= 1
-
-
-@dataclass(frozen=True)
-class AppService:
-    """What the endpoints of one app share."""
-
-    holder: Holder
-    pool: Pool
-    metrics: Metrics
-    settings: ServeSettings
-
-    async def answer(self, job: Callable[[Served], T]) -> T:
-        """What the job makes of the model that answers now; the model stays the same to its end."""
-        served = self.holder.current
-
-        def timed() -> T:
-            started = time.perf_counter()
-            try:
-                return job(served)
-            finally:
-                self.metrics.scoring.observe(time.perf_counter() - started)
-
-        return await self.pool.run(timed)
-
-    async def respond(self, job: Callable[[Served], dict[str, Any]]) -> Response:
-        """The same as JSON, made in the thread too: the event loop only passes it on."""
-        content = await self.answer(lambda served: to_json(job(served)))
-        return Response(content, media_type="application/json")
-
-    def reload(self) -> Outcome:
-        """Takes the run's model anew, in the calling thread."""
-        outcome = self.holder.reload()
-        self.metrics.reloads.labels("accepted" if outcome.accepted else "rejected").inc()
-        self.metrics.now_answers(outcome.version)
-        return outcome
 
 
 def _service_of(request: Request) -> Any:
