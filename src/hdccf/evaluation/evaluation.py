@@ -282,7 +282,7 @@ def evaluate(
     sampling: dict[str, Any] = {"negatives": negatives, "weighting": weighting, "seed": seed}
     where = folder if folder is None or folder is CACHE else Path(folder)
     ranker = Ranker(split, part, **sampling, memory=memory, folder=where)
-    _refuse_long_lists(ranker, chosen, sizes[-1])
+    facts = _facts(scorer, ranker, chosen, sizes[-1])
     results = _Results(ranker.queries, sizes, ListMetrics(split.train, item_vectors))
     for protocol in chosen:
         top = sizes[-1] if beyond_accuracy and protocol == "full" else 0
@@ -302,7 +302,6 @@ def evaluate(
         "similarity_users": similarity_users,
         "split": split.fingerprint,
     }
-    facts = _facts(scorer, ranker, chosen, sizes)
     return Evaluation(results.values, results.frame(), results.group_values, facts, settings)
 
 
@@ -391,18 +390,8 @@ def _sample(n: int, size: int | None, seed: int) -> IndexArray:
     return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
 
 
-def _refuse_long_lists(ranker: Ranker, protocols: tuple[str, ...], k: int) -> None:
-    for protocol in protocols:
-        most = int(ranker.candidates(protocol).max())
-        if k > most:
-            raise EvaluationError(
-                f"K={k} is larger than the candidates of {protocol} ranking, where no user has more than "
-                f"{most}: every metric at K would be trivial; use K of at most {most}"
-            )
-
-
-def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], ks: tuple[int, ...]) -> dict[str, int]:
-    """Counts that a reader of the numbers should know."""
+def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], k: int) -> dict[str, int]:
+    """Counts that a reader of the numbers should know; refuses lists longer than any user's candidates."""
     queries, split = ranker.queries, ranker.split
     conditions = {
         "users_without_training": split.train.by_user.degrees[queries.users] == 0,
@@ -412,8 +401,14 @@ def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], ks: tuple
     }
     for protocol in protocols:
         candidates = ranker.candidates(protocol)
+        most = int(candidates.max())
+        if k > most:
+            raise EvaluationError(
+                f"K={k} is larger than the candidates of {protocol} ranking, where no user has more than "
+                f"{most}: every metric at K would be trivial; use K of at most {most}"
+            )
         conditions[f"{protocol}_users_without_negatives"] = candidates == queries.held_out
-        conditions[f"{protocol}_users_with_fewer_candidates_than_k"] = candidates < ks[-1]
+        conditions[f"{protocol}_users_with_fewer_candidates_than_k"] = candidates < k
     if "sampled" in protocols:
         conditions["sampled_users_with_fewer_negatives"] = ranker.negatives[:, -1] < 0
     return {

@@ -3,8 +3,9 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def create_app(
         docs_url=None,  # its scripts would come from another host
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_lifespan(service, reload_on_hangup),
+        lifespan=partial(_lifespan, reload_on_hangup=reload_on_hangup),
     )
     app.state.service = service
     for router in (routes.router, routes.operating, page_router):
@@ -75,27 +76,24 @@ def create_app(
     return app
 
 
-def _lifespan(
-    service: AppService, reload_on_hangup: bool
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def living(app: FastAPI) -> AsyncIterator[None]:
-        wanted = asyncio.Event()
-        tasks = [asyncio.create_task(_reload_when(wanted, service))]
-        if service.settings.watch:
-            tasks.append(asyncio.create_task(_watch(wanted, service)))
-        if reload_on_hangup:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, wanted.set)
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-            await asyncio.to_thread(service.close)
-
-    return living
+@asynccontextmanager
+async def _lifespan(app: FastAPI, reload_on_hangup: bool) -> AsyncIterator[None]:
+    """Reloads the model when asked for while the app is up, and then closes the service."""
+    service: AppService = app.state.service
+    wanted = asyncio.Event()
+    tasks = [asyncio.create_task(_reload_when(wanted, service))]
+    if service.settings.watch:
+        tasks.append(asyncio.create_task(_watch(wanted, service)))
+    if reload_on_hangup:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, wanted.set)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await asyncio.to_thread(service.close)
 
 
 async def _reload_when(wanted: asyncio.Event, service: AppService) -> None:
