@@ -204,7 +204,7 @@ def draw_history(study: StudyFile, stem: Path) -> None:
 
 
 def draw_importance(study: StudyFile, stem: Path) -> bool:
-    """How much of what was good is explained by each setting (PED-ANOVA). False with too few trials."""
+    """The importance of each setting (PED-ANOVA). False with too few trials."""
     found = importances(study)
     if not found:
         return False

@@ -40,7 +40,7 @@ def create_app(
     *,
     reload_on_hangup: bool = False,
 ) -> FastAPI:
-    """Loads the run, at once, and gives what serves it. An error of the run is raised here.
+    """Loads the run at once, and returns the ASGI application that serves it; a run's errors are raised here.
 
     `reload_on_hangup` makes SIGHUP take a new model; it needs the main thread.
     """
@@ -199,7 +199,7 @@ _KEEP_ALIVE_SECONDS = 30
 
 
 def serve(run: Path, settings: ServeSettings) -> None:
-    """Serves until it is told to stop."""
+    """Serves until SIGTERM or Ctrl-C."""
     # Requests run beside each other: more threads inside one would only be in each other's way.
     torch.set_num_threads(1)
     listening = _listen(settings.host, settings.port)

@@ -50,7 +50,7 @@ async def score(body: bodies.ScoreBody, service: Service) -> Response:
 @router.post(
     "/explain",
     tags=["answers"],
-    summary="Which of their own items speak for a recommendation",
+    summary="Which items of the history explain a recommendation",
     response_model=bodies.Explained,
 )
 async def explain(body: bodies.ExplainBody, service: Service) -> Response:
@@ -97,7 +97,7 @@ async def reload(service: Service) -> bodies.Reloaded:
     if service.settings.api_key_file is None:
         detail = "this server has no key, so its model cannot be changed by a request; send it SIGHUP"
         raise ProblemError(problem(403, detail, "no-key-configured"))
-    # Not in the pool: loading must not take a thread from those who ask.
+    # Not in the pool: loading must not take a thread from requests.
     outcome = await asyncio.to_thread(service.reload)
     if not outcome.accepted:
         raise ProblemError(problem(409, f"{outcome.detail}; the old model goes on", "model-rejected"))
@@ -117,7 +117,7 @@ def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
         found = known.recommend_for_items([body.items], k=body.k, **limits)
         lists, whose = {0: []}, [None]
     else:
-        # Each once, as rows are told apart by their user; and a user with nothing left has no row at all.
+        # Each once, as rows are identified by their user; and a user with nothing left has no row at all.
         whose = _own_ids(known.users, body.users)
         found = known.recommend(whose, k=body.k, **limits)
         lists = {user: [] for user in whose}
@@ -183,7 +183,7 @@ def _own_ids(vocabulary: Vocabulary, ids: list[Any]) -> list[Any]:
     return own
 
 
-# -- for those who operate the server ------------------------------------------------------------------------
+# -- operation -----------------------------------------------------------------------------------------------
 
 operating = APIRouter(tags=["operating"])
 
