@@ -41,7 +41,7 @@ def journal(tmp_path: Path) -> Journal:
 
 def results(journal: Journal, levels: dict[str, float]) -> Results:
     outcome = journal_of(journal, ROWS, levels)
-    return Results.of("small", ROWS, outcome, journal.evaluation, "hdccf reproduce table")
+    return Results.of("small", ROWS, outcome, "hdccf reproduce table").compared(journal.evaluation)
 
 
 def test_best_is_bold_second_underlined_and_our_margin_is_over_the_best_other(journal: Journal) -> None:
@@ -92,7 +92,7 @@ def test_p_values_are_those_of_the_comparison_over_users(journal: Journal) -> No
 def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_path: Path) -> None:
     outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     elsewhere = Journal(journal.path, tmp_path / "other machine")
-    found = Results.of("small", ROWS, outcome, elsewhere.evaluation, "command")
+    found = Results.of("small", ROWS, outcome, "command").compared(elsewhere.evaluation)
     assert found.comparison is None
     assert "| – |" in comparison_markdown(found)
     assert "values by user are not on this machine" in comparison_markdown(found)
@@ -121,7 +121,8 @@ def test_the_csv_has_the_promised_columns_and_every_cell(journal: Journal) -> No
 def test_a_row_that_could_not_be_run_is_left_out_and_told(journal: Journal, tmp_path: Path) -> None:
     outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     records = {**outcome.records, "ease": []}
-    found = Results.of("s", ROWS, Outcome(records, {"ease": "too many items"}), journal.evaluation, "command")
+    failed = Outcome(records, {"ease": "too many items"})
+    found = Results.of("s", ROWS, failed, "command").compared(journal.evaluation)
     assert [row.label for row in found.rows] == ["bpr", "hdccf"]
     assert "- ease: too many items" in comparison_markdown(found)
     assert ",ease," not in comparison_csv(found.cells)
@@ -152,22 +153,20 @@ def test_latex_is_in_the_paper_s_form(journal: Journal, tmp_path: Path) -> None:
 # -- other studies -------------------------------------------------------------------------------------------
 
 
-def study(journal: Journal, folder: Path, rows: list[Row], level: float, **more: Any) -> Any:
-    """Records and cells of made-up runs, and the text of the tables that they are written as."""
-    outcome = journal_of(
-        journal, rows, {row.label: level - abs((row.x or 0.1) - 0.1) for row in rows}, **more
-    )
-    cells = {row.label: cells_of(outcome.records[row.label]) for row in rows}
-    write_study("Title", "command", rows, cells, outcome, folder / "small")
-    return outcome.records, cells, *((folder / f"small.{kind}").read_text() for kind in ("md", "csv"))
+def study(journal: Journal, folder: Path, rows: list[Row], **more: Any) -> tuple[Results, str, str]:
+    """Made-up runs, and the text of the tables that they are written as."""
+    levels = {row.label: 0.4 - abs((row.x or 0.1) - 0.1) for row in rows}
+    found = Results.of("Title", rows, journal_of(journal, rows, levels, **more), "command")
+    write_study(found, folder / "small")
+    return found, (folder / "small.md").read_text(), (folder / "small.csv").read_text()
 
 
 def test_bars_are_drawn_twice_alike(journal: Journal, tmp_path: Path) -> None:
     rows = [Row("paper", seeds=2), Row("ours", {"temperature": 0.2}, seeds=2)]
-    _, cells, text, _ = study(journal, tmp_path, rows, 0.4)
-    assert panels_of(cells) == [("sampled", "hr@10"), ("sampled", "ndcg@10"), ("full", "ndcg@10")]
+    found, text, _ = study(journal, tmp_path, rows)
+    assert panels_of(found.measures) == [("sampled", "hr@10"), ("sampled", "ndcg@10"), ("full", "ndcg@10")]
     for turn in "ab":
-        draw_bars("Ablations", cells, tmp_path / turn / "x")
+        draw_bars(found, tmp_path / turn / "x")
     for kind in ("png", "svg"):
         first, second = ((tmp_path / turn / f"x.{kind}").read_bytes() for turn in "ab")
         assert len(first) > 2000
@@ -176,7 +175,7 @@ def test_bars_are_drawn_twice_alike(journal: Journal, tmp_path: Path) -> None:
     assert b"full NDCG@10" in first
     lines = text.splitlines()
     assert lines[2].startswith("|  | sampled HR@10 | sampled NDCG@10 |")
-    assert lines[4].startswith(f"| paper | {cells['paper']['sampled', 'hr@10']} |")
+    assert lines[4].startswith(f"| paper | {found.cells['paper']['sampled', 'hr@10']} |")
 
 
 def test_sweeps_have_bands_a_dotted_best_and_the_clip_rate(journal: Journal, tmp_path: Path) -> None:
@@ -186,8 +185,8 @@ def test_sweeps_have_bands_a_dotted_best_and_the_clip_rate(journal: Journal, tmp
         for x in (0.0, 0.1, 0.2)
     ]
     terms = {"clipped-items": 0.25, "clipped-users": 0.5}
-    records, cells, text, table = study(journal, tmp_path, rows, 0.4, terms=terms)
-    draw_sweeps("ω", rows, cells, records, tmp_path / "x")
+    found, text, table = study(journal, tmp_path, rows, terms=terms)
+    draw_sweeps(found, tmp_path / "x")
     assert (tmp_path / "x.png").stat().st_size > 2000
     assert b"clip rate" in (tmp_path / "x.svg").read_bytes()
     assert table.startswith("row,setting,value,protocol,metric,mean,std,seeds\n")
@@ -199,8 +198,8 @@ def test_densities_are_drawn_with_the_width_of_the_overlap(journal: Journal, tmp
     rng = np.random.default_rng(0)
     apart = described(rng.normal(3, 1, 500), rng.normal(0, 1, 5000))
     rows = [Row("modulated", seeds=1, densities=True), Row("unmodulated", {"init_std": 0.2}, densities=True)]
-    records, _, text, _ = study(journal, tmp_path, rows, 0.4, densities=apart)
-    draw_densities("Scores", records, tmp_path / "x")
+    found, text, _ = study(journal, tmp_path, rows, densities=apart)
+    draw_densities(found, tmp_path / "x")
     assert (tmp_path / "x.png").stat().st_size > 2000
     assert f"overlap {apart['width']:.1f} wide".encode() in (tmp_path / "x.svg").read_bytes()
     assert f"| {apart['width']:.3f} | {apart['shared_area']:.3f} |" in text

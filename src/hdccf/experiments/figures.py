@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.experiments.plans import Row
 from hdccf.experiments.studies import StudyFile, import_optuna
-from hdccf.experiments.tables import Cells, Measure, Record, clip_rates, title_of
+from hdccf.experiments.tables import Measure, Results, clip_rates, title_of
 from hdccf.files import atomic_file
 from hdccf.models.base import Scorer
 
@@ -55,17 +54,16 @@ _CLIPS = {"omega_items": "clipped-items", "omega_users": "clipped-users"}
 _LOGARITHMIC = ("temperature", "recency_half_life", "history_half_life")
 
 
-def panels_of(cells: Cells) -> list[Measure]:
+def panels_of(measures: list[Measure]) -> list[Measure]:
     """HR@10 and NDCG@10, as in the paper; then full ranking's NDCG@10 where it is measured."""
-    measures = next(iter(cells.values()))
-    first = next(iter(measures))[0]
+    first = measures[0][0]
     shown = [measure for measure in measures if measure[0] == first][:2]
     return shown + [measure for measure in measures if measure[0] != first and measure[1] == shown[-1][1]]
 
 
-def draw_bars(title: str, cells: Cells, stem: Path) -> None:
+def draw_bars(results: Results, stem: Path) -> None:
     """A bar a row with its deviation; each panel begins near its lowest bar, and says so by its axis."""
-    measures = panels_of(cells)
+    cells, measures = results.cells, panels_of(results.measures)
     with drawn(stem, 3.4 * len(measures), 3.2) as figure:
         for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
             means = np.array([cells[label][measure].mean for label in cells])
@@ -77,7 +75,7 @@ def draw_bars(title: str, cells: Cells, stem: Path) -> None:
             axes.set_ylim(max(0.0, low - 0.3 * max(high - low, 0.01)), high + 0.1 * max(high - low, 0.01))
             axes.set_title(title_of(measure))
             axes.spines[["top", "right"]].set_visible(False)
-        figure.suptitle(title)
+        figure.suptitle(results.title)
 
 
 BINS = 50
@@ -127,34 +125,32 @@ def described(positive: NDArray[Any], negative: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def draw_densities(title: str, found: dict[str, list[Record]], stem: Path) -> None:
+def draw_densities(results: Results, stem: Path) -> None:
     """The first seed of each model side by side; where both sides lie is shaded, its width printed."""
-    with drawn(stem, 4.2 * len(found), 3.0) as figure:
+    rows = results.rows
+    with drawn(stem, 4.2 * len(rows), 3.0) as figure:
         centres = (np.arange(BINS) + 0.5) * 100 / BINS
-        panels = figure.subplots(1, len(found), squeeze=False)[0]
-        for axes, (label, records) in zip(panels, found.items(), strict=True):
-            shown = records[0]["densities"]
+        for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+            shown = results.outcome.records[row.label][0]["densities"]
             for side, colour in (("positive", COLOURS[2]), ("negative", COLOURS[0])):
                 axes.plot(centres, shown["bins"][side], color=colour, label=side)
                 axes.fill_between(centres, shown["bins"][side], color=colour, alpha=0.15)
             axes.axvspan(*shown["interval"], color="red", alpha=0.15, lw=0)
-            axes.set_title(f"{label}: overlap {shown['width']:.1f} wide, area {shown['shared_area']:.3f}")
+            axes.set_title(f"{row.label}: overlap {shown['width']:.1f} wide, area {shown['shared_area']:.3f}")
             axes.set_xlabel("relevance score, scaled to 0–100")
             axes.set_ylabel("density")
             axes.legend(frameon=False)
-        figure.suptitle(title)
+        figure.suptitle(results.title)
 
 
-def draw_sweeps(
-    title: str, rows: list[Row], cells: Cells, records: dict[str, list[Record]], stem: Path
-) -> None:
+def draw_sweeps(results: Results, stem: Path) -> None:
     """A line of panels for each setting: metric over value with a band, the best dotted, clips beside it."""
-    curves = list(dict.fromkeys(row.curve for row in rows))
-    measures = panels_of(cells)
+    cells, measures = results.cells, panels_of(results.measures)
+    curves = list(dict.fromkeys(row.curve for row in results.rows))
     with drawn(stem, 3.4 * len(measures), 2.7 * len(curves)) as figure:
         grid = figure.subplots(len(curves), len(measures), squeeze=False)
         for line, curve in zip(grid, curves, strict=True):
-            points = [row for row in rows if row.curve == curve and cells.get(row.label)]
+            points = [row for row in results.rows if row.curve == curve]
             for axes, measure in zip(line, measures, strict=True):
                 x = np.array([point.x for point in points], np.float64)
                 means = np.array([cells[point.label][measure].mean for point in points])
@@ -172,11 +168,11 @@ def draw_sweeps(
                 if curve in _CLIPS:
                     # Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself.
                     beside = axes.twinx()
-                    rates = clip_rates(points, records, _CLIPS[curve])
+                    rates = clip_rates(points, results.outcome.records, _CLIPS[curve])
                     beside.plot(x, rates, "s--", color=COLOURS[1])
                     beside.set_ylabel("clip rate", color=COLOURS[1])
                     beside.set_ylim(-0.03, 1.03)
-        figure.suptitle(title)
+        figure.suptitle(results.title)
 
 
 _FEWEST = 4

@@ -28,7 +28,7 @@ from hdccf.experiments import plans
 from hdccf.experiments.figures import densities_of, draw_bars, draw_densities, draw_sweeps
 from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name, with_validation
 from hdccf.experiments.studies import cut_half_a_line
-from hdccf.experiments.tables import Outcome, Record, Results, cells_of, write_study, write_table
+from hdccf.experiments.tables import Outcome, Record, Results, write_study, write_table
 from hdccf.models import entry_named
 from hdccf.models.base import Scorer
 from hdccf.recommend.recommender import Recommender
@@ -138,6 +138,8 @@ _TITLES = {
     "temperature": "Temperature",
     "recency": "Half-lives",
 }
+_FIGURES = {"ablation": draw_bars, "scores": draw_densities}
+"""The figures of studies that are no sweep."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,28 +182,21 @@ class Reproduction:
                 note(f"{row.label}: {row.origin}")
         outcome = self.train(rows)
         title = f"{plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
-        results = Results.of(title, rows, outcome, self.journal.evaluation, self._command("table"))
+        results = Results.of(title, rows, outcome, self._command("table"))
         stem = plan.results / "table" / part_name(plan.dataset, time_aware)
-        write_table(results, stem)
+        write_table(results.compared(self.journal.evaluation), stem)
         return stem
 
     def _study(self, study: str) -> Path:
         rows = self._chosen(STUDIES[study](self.plan))
         outcome = self.train(rows)
-        rows = [row for row in rows if outcome.records[row.label]]
-        if not rows:
-            raise ConfigError(f"no row of {study} could be run: {'; '.join(outcome.failures.values())}")
-        records = {row.label: outcome.records[row.label] for row in rows}
-        cells = {label: cells_of(found) for label, found in records.items()}
-        stem = self.plan.results / study / self.plan.dataset
         title = f"{_TITLES[study]} on {self.plan.dataset}"
-        write_study(title, self._command(study), rows, cells, outcome, stem)
-        if study == "ablation":
-            draw_bars(title, cells, stem)
-        elif study == "scores":
-            draw_densities(title, records, stem)
-        else:
-            draw_sweeps(title, rows, cells, records, stem)
+        results = Results.of(title, rows, outcome, self._command(study))
+        if not results.rows:
+            raise ConfigError(f"no row of {study} could be run: {'; '.join(outcome.failures.values())}")
+        stem = self.plan.results / study / self.plan.dataset
+        write_study(results, stem)
+        _FIGURES.get(study, draw_sweeps)(results, stem)
         return stem
 
     def _chosen(self, rows: list[Row]) -> list[Row]:

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -146,35 +146,35 @@ def provenance(outcome: Outcome, command: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What the table of all models is made of: a row a metric, a column a model."""
+    """What the tables and figures of a study are made of."""
 
     title: str
     rows: list[Row]
+    """Those that have records."""
     outcome: Outcome
     cells: Cells
-    comparison: Comparison | None
-    """Tests over users; None where values by user are missing."""
     command: str
+    comparison: Comparison | None = None
+    """Tests over users; None where values by user are missing."""
 
     @classmethod
-    def of(
-        cls,
-        title: str,
-        rows: list[Row],
-        outcome: Outcome,
-        evaluation: Callable[[Record], Evaluation | None],
-        command: str,
-    ) -> "Results":
-        """`evaluation` gives the values by user of a record, where this machine has them."""
+    def of(cls, title: str, rows: list[Row], outcome: Outcome, command: str) -> "Results":
+        """The results of a study's rows, without tests over users."""
         present = [row for row in rows if outcome.records[row.label]]
-        records = {row.label: outcome.records[row.label] for row in present}
-        cells = {row.label: cells_of(records[row.label], seedless=row.model in SEEDLESS) for row in present}
+        cells = {
+            row.label: cells_of(outcome.records[row.label], seedless=row.model in SEEDLESS) for row in present
+        }
+        return cls(title, present, outcome, cells, command)
+
+    def compared(self, evaluation: Callable[[Record], Evaluation | None]) -> "Results":
+        """With tests over users; `evaluation` gives a record's values by user, where they are here."""
+        records = {row.label: self.outcome.records[row.label] for row in self.rows}
         found = {label: [evaluation(record) for record in each] for label, each in records.items()}
         systems = {label: [each for each in runs if each is not None] for label, runs in found.items()}
-        comparison = None
-        if len(systems) > 1 and systems == found:
-            comparison = compare(systems, records[present[0].label][0]["metrics"])
-        return cls(title, present, outcome, cells, comparison, command)
+        if len(systems) < 2 or systems != found:
+            return self
+        names = records[self.rows[0].label][0]["metrics"]
+        return replace(self, comparison=compare(systems, names))
 
     @property
     def measures(self) -> list[Measure]:
@@ -308,12 +308,11 @@ def comparison_latex(results: Results, name: str) -> str:
 # -- other studies -------------------------------------------------------------------------------------------
 
 
-def write_study(
-    title: str, command: str, rows: list[Row], cells: Cells, outcome: Outcome, stem: Path
-) -> None:
+def write_study(results: Results, stem: Path) -> None:
     """`stem`.csv, .md and .tex of a study that is no comparison of models."""
-    measures = list(cells[rows[0].label])
-    columns, extra = ["", *(title_of(measure) for measure in measures)], _extra_columns(rows, outcome)
+    rows, cells, outcome = results.rows, results.cells, results.outcome
+    extra = _extra_columns(rows, outcome)
+    columns = ["", *map(title_of, results.measures), *extra]
     lines: list[tuple[object, ...]] = []
     texts = [[row.label, *(str(cell) for cell in cells[row.label].values())] for row in rows]
     for row in rows:
@@ -321,14 +320,13 @@ def write_study(
             lines.append((row.label, row.curve, row.x, *measure, cell.mean, cell.std, cell.seeds))
     for name, values in extra.items():
         for row, text, value in zip(rows, texts, values, strict=True):
-            seeds = cells[row.label][measures[0]].seeds
+            seeds = len(outcome.records[row.label])
             lines.append((row.label, row.curve, row.x, "", name, value, None, seeds))
             text.append(f"{value:.3f}")
-    columns += extra
     failures = "\n".join(f"- left out: {label}: {why}" for label, why in outcome.failures.items())
     origins = "\n".join(f"- {row.label}: {row.origin}" for row in rows if row.origin)
-    parts = [f"# {title}", markdown_table(columns, texts), origins, failures]
-    parts += ["Mean ± deviation over seeds.", provenance(outcome, command)]
+    parts = [f"# {results.title}", markdown_table(columns, texts), origins, failures]
+    parts += ["Mean ± deviation over seeds.", provenance(outcome, results.command)]
     write_files(
         stem,
         csv=csv_text(("row", "setting", "value", *CSV_HEAD[1:]), lines),
@@ -336,7 +334,7 @@ def write_study(
         tex=latex_table(
             [latex(text) for text in columns],
             [[latex(text) for text in line] for line in texts],
-            caption=latex(title),
+            caption=latex(results.title),
             label=f"tab:{stem.parent.name}-{stem.name}",
         ),
     )
