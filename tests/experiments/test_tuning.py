@@ -314,14 +314,13 @@ def test_processes_share_a_study_and_its_budget(split: Split, place: str, out: P
 
 
 def test_an_error_ends_it_and_that_of_a_worker_reaches_the_caller(
-    split: Split, tmp_path: Path, place: str, out: Path
+    split: Split, place: str, out: Path
 ) -> None:
     asked = question(split, fixed={"max_items": 3})
     with pytest.raises(ConfigError, match="more than max_items=3"):
         tune(split, asked, Budget(2, 5), study=place, out=out)
-    split.save(tmp_path / "split")
     told: SimpleQueue[str] = SimpleQueue()
-    tuning._worker(tmp_path / "split", place, asked, Budget(2, 5), 1, told)
+    tuning._worker(split, place, asked, Budget(2, 5), 1, told)
     assert "more than max_items=3" in told.get()
 
 

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -115,10 +114,6 @@ def _try(study: StudyFile, trial: Any, split: Split, budget: Budget, threads: in
         if isinstance(error, TrainingError):
             trial.set_user_attr("error", str(error))
     trial.set_user_attr("seconds", watch.seconds)
-    if watch.epoch:
-        trial.set_user_attr("epoch", watch.epoch)
-    if watch.cut:
-        trial.set_user_attr("cut", True)
     study.study.tell(trial, value, state=state)
 
 
@@ -142,8 +137,7 @@ class _Watch:
 
     def __init__(self, study: StudyFile, trial: Any, budget: Budget) -> None:
         self.study, self.trial, self.budget = study, trial, budget
-        self.best, self.epoch, self.cut = float("-inf"), 0, False
-        self._started = time.process_time()
+        self.best, self._started = float("-inf"), time.process_time()
 
     @property
     def seconds(self) -> float:
@@ -153,7 +147,8 @@ class _Watch:
     def __call__(self, record: dict[str, Any]) -> None:
         value = record["validation"][self.study.question.metric]
         if value > self.best:
-            self.best, self.epoch = value, record["epoch"]
+            self.best = value
+            self.trial.set_user_attr("epoch", record["epoch"])
         # The best so far: a dip is no reason to give up.
         self.trial.report(self.best, record["epoch"])
         self.trial.set_user_attr("seconds", self.seconds)
@@ -161,7 +156,7 @@ class _Watch:
             raise import_optuna().TrialPruned
         if self.study.spent()[1] >= self.budget.minutes:
             # What it has reached counts; it only had less time than others.
-            self.cut = True
+            self.trial.set_user_attr("cut", True)
             raise StopTraining
 
 
@@ -176,29 +171,28 @@ def _work_together(
     """The same in `jobs` processes, each with its share of the processor's threads."""
     threads = threads or max(1, torch.get_num_threads() // jobs)
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="hdccf-tune-") as folder:
-        place = Path(folder) / "split"
-        split.save(place)
-        failures = context.SimpleQueue()
-        arguments = (place, study.place, study.question, budget, threads, failures)
-        workers = [context.Process(target=_worker, args=arguments, daemon=True) for _ in range(jobs)]
+    failures = context.SimpleQueue()
+    arguments = (split, study.place, study.question, budget, threads, failures)
+    workers = [context.Process(target=_worker, args=arguments, daemon=True) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
         for worker in workers:
-            worker.start()
-        while any(worker.is_alive() for worker in workers):
-            for worker in workers:
-                worker.join(timeout=1.0 / jobs)
-            update()
-        if not failures.empty():
-            raise HdccfError(failures.get())
-        if any(worker.exitcode for worker in workers):
-            raise HdccfError("a tuning process was ended from outside; call again to go on with the study")
+            worker.join(timeout=1.0 / jobs)
+        update()
+    if not failures.empty():
+        raise HdccfError(failures.get())
+    if any(worker.exitcode for worker in workers):
+        raise HdccfError("a tuning process was ended from outside; call again to go on with the study")
 
 
-def _worker(place: Path, study: str, question: Question, budget: Budget, threads: int, failures: Any) -> None:
+def _worker(
+    split: Split, study: str, question: Question, budget: Budget, threads: int, failures: Any
+) -> None:
     """What a process of `_work_together` runs."""
     try:
         with StudyFile(study, question) as opened:
-            _work(opened, Split.load(place), budget, threads, lambda: None)
+            _work(opened, split, budget, threads, lambda: None)
     except HdccfError as error:
         failures.put(str(error))
     except KeyboardInterrupt:
