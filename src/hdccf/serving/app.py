@@ -57,7 +57,7 @@ def create_app(
         lifespan=partial(_lifespan, reload_on_hangup=reload_on_hangup),
     )
     app.state.service = service
-    for router in (routes.router, routes.operating, page_router):
+    for router in (routes.answers, routes.lookups, routes.operating, page_router):
         app.include_router(router)
     # Where no endpoint is, not a mount at /: that would answer 404 where a 405 belongs.
     app.router.default = page_files()

@@ -71,8 +71,7 @@ K = Annotated[
     BeforeValidator(_whole),
 ]
 Top = Annotated[int, Field(strict=True, ge=1, le=MAX_TOP), BeforeValidator(_whole)]
-Users = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
-Items = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
+Ids = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
 History = Annotated[
     list[Id],
     Field(
@@ -115,7 +114,7 @@ class RecommendBody(_OneOf):
 
     either = ("users", "items")
 
-    users: Users = _NOT_GIVEN
+    users: Ids = _NOT_GIVEN
     items: History = _NOT_GIVEN
     k: K = TOP_K
     include_seen: bool = Field(default=False, strict=True)
@@ -131,8 +130,8 @@ class SimilarBody(_OneOf):
 
     either = ("items", "users")
 
-    items: Items = _NOT_GIVEN
-    users: Users = _NOT_GIVEN
+    items: Ids = _NOT_GIVEN
+    users: Ids = _NOT_GIVEN
     k: K = TOP_K
 
 
@@ -154,7 +153,7 @@ class ExplainBody(_OneOf):
 
     user: Id = _NOT_GIVEN
     had: History = _NOT_GIVEN
-    items: Items | None = None
+    items: Ids | None = None
     """What to explain; the best k if not given."""
     k: Top = EXPLAINED
     """How many of the best, where no items are given."""

@@ -13,15 +13,15 @@ from hdccf.serving import bodies
 from hdccf.serving.middleware import ProblemError, problem
 from hdccf.serving.service import Served, Service, require_known
 
-router = APIRouter(prefix="/v1")
+answers = APIRouter(prefix="/v1", tags=["answers"])
+lookups = APIRouter(prefix="/v1", tags=["looking up"])
+operating = APIRouter(tags=["operating"])
 
 Text = Annotated[str, Query(max_length=bodies.MAX_QUERY, description="Part of it; nothing finds all.")]
 Limit = Annotated[int, Query(ge=1, le=bodies.MAX_FOUND, description="How many at most.")]
 
 
-@router.post(
-    "/recommend", tags=["answers"], summary="The best items for users", response_model=bodies.Recommended
-)
+@answers.post("/recommend", summary="The best items for users", response_model=bodies.Recommended)
 async def recommend(body: bodies.RecommendBody, service: Service) -> Response:
     """The k best items of each user, best first, for known users or for a new one with a history.
 
@@ -30,35 +30,25 @@ async def recommend(body: bodies.RecommendBody, service: Service) -> Response:
     return await service.respond(lambda served: _recommended(served, body))
 
 
-@router.post(
-    "/similar",
-    tags=["answers"],
-    summary="Items like an item, or users like a user",
-    response_model=bodies.Similar,
-)
+@answers.post("/similar", summary="Items like an item, or users like a user", response_model=bodies.Similar)
 async def similar(body: bodies.SimilarBody, service: Service) -> Response:
     """By the model's own f where it was trained with one, otherwise by its vectors; `by` says which."""
     return await service.respond(lambda served: _similar(served, body))
 
 
-@router.post("/score", tags=["answers"], summary="The model's f of pairs", response_model=bodies.Scored)
+@answers.post("/score", summary="The model's f of pairs", response_model=bodies.Scored)
 async def score(body: bodies.ScoreBody, service: Service) -> Response:
     """Scores are comparable within a user, not between users."""
     return await service.respond(lambda served: _scored(served, body))
 
 
-@router.post(
-    "/explain",
-    tags=["answers"],
-    summary="Which items of the history explain a recommendation",
-    response_model=bodies.Explained,
-)
+@answers.post("/explain", summary="Which own items explain a recommendation", response_model=bodies.Explained)
 async def explain(body: bodies.ExplainBody, service: Service) -> Response:
     """Shares of a surrogate that is a sum over the user's items; how far to believe it is given with it."""
     return await service.respond(lambda served: _explained(served, body))
 
 
-@router.get("/items", tags=["looking up"], summary="Items by their titles", response_model=bodies.FoundItems)
+@lookups.get("/items", summary="Items by their titles", response_model=bodies.FoundItems)
 async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """All words have to be in the title; capitals and accents do not matter. The most popular come first."""
     return await service.respond(
@@ -66,7 +56,7 @@ async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     )
 
 
-@router.get("/users", tags=["looking up"], summary="Users by their ids", response_model=bodies.FoundUsers)
+@lookups.get("/users", summary="Users by their ids", response_model=bodies.FoundUsers)
 async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """Those whose id has the text; the most active come first."""
     return await service.respond(
@@ -74,7 +64,7 @@ async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     )
 
 
-@router.get("/model", tags=["looking up"], summary="What answers")
+@lookups.get("/model", summary="What answers")
 async def model(service: Service) -> bodies.ModelFacts:
     """Which model of which run, since when."""
     served = service.current
@@ -91,7 +81,7 @@ async def model(service: Service) -> bodies.ModelFacts:
     )
 
 
-@router.post("/admin/reload", tags=["operating"], summary="Take the run's model anew")
+@operating.post("/v1/admin/reload", summary="Take the run's model anew")
 async def reload(service: Service) -> bodies.Reloaded:
     """Loads beside the old model, which goes on answering; for good if the new one does not load (409)."""
     if service.settings.api_key_file is None:
@@ -184,8 +174,6 @@ def _own_ids(vocabulary: Vocabulary, ids: list[Any]) -> list[Any]:
 
 
 # -- operation -----------------------------------------------------------------------------------------------
-
-operating = APIRouter(tags=["operating"])
 
 
 class Alive(BaseModel):
