@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+from scipy import sparse
 
 from hdccf.console import note
 from hdccf.data.download import cache_home
-from hdccf.data.interactions import Adjacency, Interactions
+from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.files import atomic_file
@@ -43,26 +44,18 @@ class Queries:
     starts: IndexArray
     """The held-out items of `users[k]` are `items[starts[k]:starts[k + 1]]`."""
     items: IndexArray
-    histories: tuple[Adjacency, ...]
-    """Items excluded from full ranking: training, and for test validation too."""
 
     @classmethod
     def of(cls, split: Split, part: str) -> "Queries":
         """The queries of the validation or test part of a split."""
         check_part(split, part)
-        held_out = split.part(part).by_user
-        counts = held_out.degrees
-        users = np.flatnonzero(counts)
-        if counts[users].max() > 1:
-            users = users[np.argsort(-counts[users], kind="stable")]
-        # At test time the validation items are known. A validation query must leave test items in: taking
-        # them out would tell the model what comes later.
-        histories = (
-            [split.train.by_user] if part == "validation" else [split.train.by_user, split.validation.by_user]
-        )
+        held_out = split.part(part)
+        counts = held_out.by_user.degrees
+        users = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        places = np.argsort(users)  # of each user among those who have held-out items, ascending by user
+        rows = np.argsort(np.repeat(places, counts[counts > 0]), kind="stable")
         starts = np.concatenate(([0], np.cumsum(counts[users])))
-        items = _neighbours_of(held_out, users).astype(np.int64)
-        return cls(split, part, users.astype(np.int64), starts, items, tuple(histories))
+        return cls(split, part, users, starts, held_out.items[rows].astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.users)
@@ -73,18 +66,24 @@ class Queries:
         return np.diff(self.starts)
 
     @cached_property
+    def history(self) -> sparse.csr_array:
+        """Users × items that are excluded from full ranking: training, and for test validation too.
+
+        A validation query leaves test items in: excluding them would tell the model what comes later.
+        """
+        train = self.split.train.matrix
+        return train if self.part == "validation" else sparse.csr_array(train + self.split.validation.matrix)
+
+    @cached_property
     def excluded(self) -> IndexArray:
         """How many items of each user are excluded from full ranking."""
-        return sum((source.degrees[self.users] for source in self.histories), np.zeros(len(self), np.int64))
+        return np.diff(self.history.indptr)[self.users].astype(np.int64)
 
     def excluded_cells(self, start: int, stop: int) -> IndexArray:
         """The cells of a block of users, numbered row by row, that are excluded from full ranking."""
-        users = self.users[start:stop]
-        cells = np.concatenate([_neighbours_of(source, users) for source in self.histories], dtype=np.int64)
-        degrees = np.concatenate([source.degrees[users] for source in self.histories])
-        row_starts = np.arange(len(users)) * self.split.n_items
-        cells += np.repeat(np.tile(row_starts, len(self.histories)), degrees)
-        return cells
+        block = self.history[self.users[start:stop]]
+        rows = np.repeat(np.arange(stop - start), np.diff(block.indptr))
+        return rows * self.split.n_items + block.indices
 
 
 def check_part(split: Split, part: str) -> None:
@@ -96,16 +95,6 @@ def check_part(split: Split, part: str) -> None:
             f"the {part} part of this {split.method} split is empty, so there is nothing to evaluate; "
             "use a split that holds interactions out"
         )
-
-
-def _neighbours_of(source: Adjacency, users: IndexArray) -> NDArray[np.int32]:
-    """The neighbours of several users, one after another."""
-    first = source.starts[users]
-    lengths = source.starts[users + 1] - first
-    # Positions since the user's first entry, plus where the user's entries begin.
-    positions = np.arange(lengths.sum()) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
-    gathered: NDArray[np.int32] = source.neighbours[positions]
-    return gathered
 
 
 # -- negatives -----------------------------------------------------------------------------------------------
