@@ -52,7 +52,7 @@ class Titles:
             wanted.append(year)
             known = pl.col(year).str.contains(r"^\d+$")
             shown = pl.when(known).then(pl.format("{} ({})", title, year)).otherwise(shown)
-        table = with_integers(opened.fetch(wanted), [item])
+        table = with_integers(opened.fetch(wanted, None), [item])
         titles = table.frame.select(pl.col(item).alias("item"), shown.alias("title"))
         return titles.unique("item", keep="last")
 
