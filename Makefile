@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint types imports unit bench format clean
+.PHONY: setup demo test lint types imports unit bench fuzz format clean
 
 setup: $(READY)
 
@@ -43,6 +43,11 @@ imports: setup
 
 unit: setup
 	$(BIN)/pytest
+
+# Damaged files and folders must be read or refused in one line: make fuzz MINUTES=5
+MINUTES ?= 5
+fuzz: setup
+	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
 
 bench: setup
 	$(BIN)/python benchmarks/guard.py

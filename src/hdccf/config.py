@@ -17,6 +17,11 @@ from hdccf.errors import ConfigError
 
 Values = dict[str, Any]
 
+MAX_DIM = 16_384
+"""The longest vectors that settings may ask for."""
+MIN_TEMPERATURE = 1e-4
+"""The smallest τ: below it every exponential of a score over- or underflows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Dimension:
@@ -287,7 +292,7 @@ class FitOptions(Options):
 
     device: str = "cpu"
     """cpu, or cuda where there is one."""
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=1024)
     """Processor threads; all if not given. Bits repeat for the same number."""
     checkpoint_minutes: float = Field(default=5.0, ge=0)
     """Save at least this often."""

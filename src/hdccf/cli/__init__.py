@@ -111,8 +111,8 @@ def _explain(error: Exception) -> NoReturn:
         _fail(f"{message} {choices}({getattr(context, 'command_path', 'hdccf')} --help explains)", 2)
     if isinstance(error, OSError):  # a full disk, a folder without permission
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 2)
-    if isinstance(error, MemoryError):
-        _fail("there is not enough memory for this; use less data or a machine with more", 2)
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's
+        _fail("there is not enough memory for this; use smaller settings, less data or a larger machine", 2)
     _fail(
         f"{type(error).__name__}: {error} (this is a bug in hdccf; call again with --debug, "
         "and report what it prints)",

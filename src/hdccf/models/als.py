@@ -10,7 +10,7 @@ from pydantic import Field
 from scipy import sparse
 from torch import Tensor
 
-from hdccf.config import SIZES, Choice, Real, Space, recency
+from hdccf.config import MAX_DIM, SIZES, Choice, Real, Space, recency
 from hdccf.console import progress_bar
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import weighted_histories
@@ -26,7 +26,7 @@ class ALS(WeightedHistories):
 
     model: ClassVar[str] = "als"
 
-    embedding_dim: int = Field(default=64, ge=1)
+    embedding_dim: int = Field(default=64, ge=1, le=MAX_DIM)
     """Length of the vectors; more remembers more, and overfits where users have few items."""
     l2: float = Field(default=0.01, ge=0)
     """λ: the pull of all vectors towards zero; helps where items are rare."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hdccf.config import SIZES, PositiveSettings, Real, Space, recency
+from hdccf.config import MAX_DIM, SIZES, PositiveSettings, Real, Space, recency
 from hdccf.data.batches import Block
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
@@ -39,7 +39,7 @@ class ENMF(PositiveSettings):
     evaluate_every: int = Field(default=5, ge=1)
     """Epochs between evaluations on the validation part."""
 
-    embedding_dim: int = Field(default=64, ge=1)
+    embedding_dim: int = Field(default=64, ge=1, le=MAX_DIM)
     """Length of the vectors; more remembers more, and a step costs its square."""
     negative_weight: float = Field(default=0.1, gt=0, le=1)
     """w: how much an unobserved pair counts beside an observed one. The authors take .5 on ML-1M and .05 on

@@ -11,7 +11,18 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from hdccf.config import HISTORY, SIZES, Choice, Dimension, Real, Space, Variant, Whole, recency
+from hdccf.config import (
+    HISTORY,
+    MIN_TEMPERATURE,
+    SIZES,
+    Choice,
+    Dimension,
+    Real,
+    Space,
+    Variant,
+    Whole,
+    recency,
+)
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.kernels.embedding import can_look_up, looked_up_dots, row_dots
@@ -104,7 +115,7 @@ class SSM(_OnBlocksToo):
     """Spread of the first vectors; with a cosine it sets how fast their directions turn."""
     negatives: int = Field(default=256, ge=1)
     """Items drawn against each positive: hundreds make the hard ones likely to be among them."""
-    temperature: float = Field(default=0.15, gt=0)
+    temperature: float = Field(default=0.15, ge=MIN_TEMPERATURE)
     """τ: smaller looks at the hardest negatives only. Denser data takes a larger one."""
     similarity: Literal["cosine", "popular", "dot"] = "cosine"
     """Of the two vectors; `popular` (blocks only) adds a learned popularity of the item to the cosine."""

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
 
-from hdccf.config import Choice, Real, Space, recency
+from hdccf.config import MAX_DIM, Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.losses.contrastive import cross_entropy_loss, pairwise_loss
@@ -34,7 +34,7 @@ class IRGAN(PairSettings, IRGANGeneratorSettings):
 
     sampler: Literal["irgan"] = "irgan"
     """The generator is the model: there is no other."""
-    embedding_dim: int = Field(default=16, ge=1)
+    embedding_dim: int = Field(default=16, ge=1, le=MAX_DIM)
     """Length of both players' vectors; the paper takes 5 to 16."""
     init_std: float = Field(default=0.05, gt=0)
     """Spread of the first vectors of both."""

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hdccf.config import Choice, Real, Space, Whole, recency
+from hdccf.config import MAX_DIM, Choice, Real, Space, Whole, recency
 from hdccf.data.batches import PairBatch
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
@@ -30,7 +30,7 @@ class NeuMF(PairSettings):
 
     model: ClassVar[str] = "neumf"
 
-    embedding_dim: int = Field(default=64, ge=1)
+    embedding_dim: int = Field(default=64, ge=1, le=MAX_DIM)
     """f, the predictive factors of each branch: GMF's vectors have f numbers, the tower's 2f, and its layers
     4f (both vectors side by side), 2f and f."""
     batch_size: int = Field(default=256, ge=1)

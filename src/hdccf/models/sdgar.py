@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from hdccf.config import SIZES, Choice, Real, Space, recency
+from hdccf.config import MAX_DIM, SIZES, Choice, Real, Space, recency
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.losses.contrastive import LogWeights, PairLoss
@@ -39,7 +39,7 @@ class SDGAR(PairSettings, SDGARGeneratorSettings):
     """Passes over the training data at most; early stopping usually ends before."""
     sampler: Literal["uniform", "popularity", "in-batch", "dynamic", "irgan", "sd-gar"] = "sd-gar"
     """Where the negatives come from; `sd-gar` is its own generator, another shows what that one adds."""
-    embedding_dim: int = Field(default=32, ge=1)
+    embedding_dim: int = Field(default=32, ge=1, le=MAX_DIM)
     """Length of the discriminator's vectors."""
     init_std: float = Field(default=0.05, gt=0)
     """Spread of the first vectors."""

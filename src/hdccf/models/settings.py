@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hdccf.config import PositiveSettings, RecencySettings, Settings
+from hdccf.config import MAX_DIM, MIN_TEMPERATURE, PositiveSettings, RecencySettings, Settings
 
 
 class BlockSettings(PositiveSettings):
@@ -44,7 +44,7 @@ class BlockSettings(PositiveSettings):
 class PairSettings(PositiveSettings):
     """What every model over pairs has in common."""
 
-    embedding_dim: int = Field(default=64, ge=1)
+    embedding_dim: int = Field(default=64, ge=1, le=MAX_DIM)
     """Length of the vectors; more remembers more, and costs in proportion."""
     init_std: float = Field(default=0.01, gt=0)
     """Spread of the first vectors: small ones start with all scores alike."""
@@ -74,7 +74,7 @@ class PairSettings(PositiveSettings):
 class IRGANGeneratorSettings(Settings):
     """IRGAN's generator: a factorisation whose softmax over all items is what is drawn from."""
 
-    temperature: float = Field(default=0.2, gt=0)
+    temperature: float = Field(default=0.2, ge=MIN_TEMPERATURE)
     """Of the softmax that negatives are drawn from; smaller draws the generator's favourites only."""
     positive_share: float = Field(default=0.2, ge=0, lt=1)
     """Of the draws that teach the generator: how many are the user's own items and not its own choice."""
@@ -89,7 +89,7 @@ class SDGARGeneratorSettings(Settings):
 
     components: int = Field(default=64, ge=1)
     """K, the mixture's number of components; more tell users apart better."""
-    temperature: float = Field(default=0.5, gt=0)
+    temperature: float = Field(default=0.5, ge=MIN_TEMPERATURE)
     """T of exp(softplus(s)/T), what the draws go for; smaller looks at the hardest negatives only."""
     user_entropy: float = Field(default=0.1, gt=0)
     """λ_x: how even users' shares of components stay; large makes all users alike."""

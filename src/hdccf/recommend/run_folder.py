@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from hdccf import checkpoint
@@ -30,7 +31,7 @@ from hdccf.config import FitOptions as FitOptions
 from hdccf.config import Settings
 from hdccf.data.interactions import describe
 from hdccf.data.split import PARTS, Split
-from hdccf.errors import ConfigError, DataError, HdccfError, RunError, without_secrets
+from hdccf.errors import ConfigError, DataError, HdccfError, RunError, one_line, without_secrets
 from hdccf.evaluation.compare import FOLDER
 from hdccf.evaluation.evaluation import Evaluation
 from hdccf.files import atomic_directory, atomic_file, read_described, write_json
@@ -39,6 +40,28 @@ from hdccf.models import entry_named, name_of
 FORMAT = "hdccf-run"
 FORMAT_VERSION = 1
 _LISTED = ("hdccf", "torch", "numpy", "scipy", "polars", "safetensors")
+
+
+class _Config(BaseModel, extra="allow"):
+    """What run.json must have."""
+
+    model: str
+    settings: dict[str, Any]
+    seed: int
+    split: dict[str, str]
+    data: dict[str, Any]
+    options: dict[str, Any]
+
+
+class _Record(BaseModel):
+    """A line of metrics.jsonl."""
+
+    epoch: int
+    loss: float
+    terms: dict[str, float] = {}
+    validation: dict[str, float] = {}
+    diagnostics: dict[str, float] = {}
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -89,14 +112,15 @@ class RunFolder:
     def open(cls, path: str | Path) -> "RunFolder":
         folder = Path(path)
         config = _read_config(folder)
-        config["data"] = _public(config.get("data") or {})
         try:
+            config = _Config.model_validate(config, strict=True).model_dump()
+            config["data"] = _public(config["data"])
             settings = entry_named(config["model"]).settings(**config["settings"])
             options = FitOptions(**config["options"])
             return cls(folder, config["model"], settings, config["seed"], options, config)
-        except (ConfigError, KeyError, TypeError) as cause:
+        except (ConfigError, TypeError, ValidationError) as cause:
             raise RunError(
-                f"{folder}/run.json is damaged or of another hdccf ({cause}); train again"
+                f"{folder}/run.json is damaged or of another hdccf ({one_line(cause)}); train again"
             ) from cause
 
     def split(self) -> Split:
@@ -104,7 +128,7 @@ class RunFolder:
             split = Split.load(self.path / "split")
         except DataError as cause:
             raise RunError(f"the data of run {self.path} cannot be opened ({cause}); train again") from cause
-        if split.fingerprint != self.config["split"]["fingerprint"]:
+        if split.fingerprint != self.config["split"].get("fingerprint"):
             raise RunError(f"{self.path}/split is not the split that this run was trained on; train again")
         return split
 
@@ -152,10 +176,10 @@ class RunFolder:
         if not file.exists():
             return []
         records = []
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in file.read_bytes().splitlines():
             try:
-                records.append(json.loads(line))
-            except ValueError:
+                records.append(_Record.model_validate_json(line).model_dump())
+            except ValidationError:
                 break
         return records
 

@@ -9,7 +9,7 @@ from hdccf.models.settings import BlockSettings
 
 if TYPE_CHECKING:
     from hdccf.data.interactions import Interactions
-from hdccf.config import HISTORY, SIZES, Choice, Real, Space, Variant, recency
+from hdccf.config import HISTORY, MAX_DIM, MIN_TEMPERATURE, SIZES, Choice, Real, Space, Variant, recency
 
 # Every place of a window is a row of its own, so the few next items do for positives, few users make a large
 # block, and an epoch is long. One vector an item does: attention tells by itself what leads to what.
@@ -76,7 +76,7 @@ class HDCCF(BlockSettings):
     """Epochs between evaluations on the validation part."""
 
     # -- vectors
-    embedding_dim: int = Field(default=128, ge=1)
+    embedding_dim: int = Field(default=128, ge=1, le=MAX_DIM)
     """Length of the vectors; more remembers more, and costs in proportion (modulated: its square)."""
     user_vector: Literal["auto", "free", "history"] = "auto"
     """`free` learns a vector a user (the paper); `history` makes it from the user's recent items, so that new
@@ -114,7 +114,7 @@ class HDCCF(BlockSettings):
     # -- loss
     loss: Literal["contrastive", "bpr", "pointwise"] = "contrastive"
     """What is made of the scores; the last two are for ablations and take one negative a positive."""
-    temperature: float = Field(default=0.1, gt=0)
+    temperature: float = Field(default=0.1, ge=MIN_TEMPERATURE)
     """τ: smaller looks at the hardest negatives only. Denser data takes a larger one."""
     item_side: float = Field(default=1.0, ge=0)
     """Weight of the negative items in Eq. 1."""

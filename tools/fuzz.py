@@ -1,0 +1,207 @@
+"""Feeds damaged files to the readers and damaged folders to what opens a run, and counts what goes wrong.
+
+    python tools/fuzz.py --minutes 5 --cases 5000 --seed 0
+
+A case is a file (CSV, JSON Lines, Parquet, plain or gzip) or a run's folder with random damage. It must be
+read, or refused by an `HdccfError` of one line. Anything else is a failure: another exception, a message of
+several lines, more than ten seconds, or pairs that differ from those that Polars reads from the same file.
+Failures are kept in --out with the seed of their case; the exit code is 1 where there is one.
+"""
+
+import argparse
+import gzip
+import io
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+import hdccf
+from hdccf.errors import HdccfError
+from hdccf.evaluation.compare import evaluate_run
+from hdccf.models import MODELS
+from hdccf.recommend.run_folder import RunFolder, facts_of
+
+SECONDS = 10.0
+SNIPPETS = [
+    *(b'"', b'""', b"'", b",", b"\t", b";", b"\n", b"\r\n", b"\r", b"\x00", b"\xff\xfe", b"\xef\xbb\xbf"),
+    *(b"NaN", b"null", b"None", b"inf", b"-1", b"1e308", b"9" * 25, b"a" * 140_000, b"{", b"}", b"[", b"\\"),
+    *("é".encode("latin-1"), "日本".encode(), b"2024-13-45", b"0001-01-01", b"999999-12-31", b"1e300"),
+]
+Rng = np.random.Generator
+
+
+def damaged(data: bytes, rng: Rng) -> bytes:
+    """Some bytes changed, taken out, put in, repeated or cut off."""
+    for _ in range(int(rng.integers(0, 4))):
+        at = int(rng.integers(0, len(data) + 1))
+        end = min(len(data), at + int(rng.integers(1, 40)))
+        kind = rng.integers(0, 5)
+        if kind == 0 and at < len(data):
+            data = data[:at] + bytes([int(rng.integers(0, 256))]) + data[at + 1 :]
+        elif kind == 1:
+            data = data[:at] + data[end:]
+        elif kind == 2:
+            data = data[:at] + SNIPPETS[int(rng.integers(len(SNIPPETS)))] + data[at:]
+        elif kind == 3:
+            data = data[:end] + data[at:end] * int(rng.integers(1, 4)) + data[end:]
+        else:
+            data = data[:at]
+    return data
+
+
+def events(rng: Rng) -> pl.DataFrame:
+    """A few rows of users, items, times and ratings, as integers or as texts."""
+    n = int(rng.integers(1, 30))
+    numbers = pl.DataFrame(
+        {
+            "user": rng.integers(0, 6, n),
+            "item": rng.integers(0, 9, n),
+            "time": 1_600_000_000 + rng.integers(0, 10**8, n),
+            "rating": rng.integers(1, 6, n).astype(float),
+        }
+    )
+    if rng.random() < 0.5:
+        return numbers
+    return numbers.with_columns(
+        pl.format("u{}", "user").alias("user"), pl.format("i,{}", "item").alias("item")
+    )
+
+
+def pairs_of(frame: pl.DataFrame) -> list[tuple[str, str]]:
+    texts = frame.select(pl.col("user", "item").cast(pl.String)).unique()
+    return sorted(texts.iter_rows())
+
+
+def read_file(folder: Path, rng: Rng) -> None:
+    """One file of events, damaged; compared with Polars' own reading where both read it."""
+    kind = ("csv", "jsonl", "parquet")[int(rng.integers(3))]
+    path, frame = folder / f"events.{kind}", events(rng)
+    if kind == "csv":
+        frame.write_csv(path)
+    elif kind == "jsonl":
+        frame.write_ndjson(path)
+    else:
+        frame.write_parquet(path)
+    packed = kind != "parquet" and rng.random() < 0.3
+    data = path.read_bytes()
+    if packed and rng.random() < 0.5:
+        data, packed = gzip.compress(data), False
+    data = damaged(data, rng)
+    path.write_bytes(gzip.compress(data) if packed else data)
+    options: dict[str, Any] = {"user": "user", "item": "item"}
+    options |= {"csv": {"separator": ",", "header": True}}.get(kind, {})
+    if rng.random() < 0.3:
+        options |= {"rating": "rating", "minimum_rating": 3.0}
+    if rng.random() < 0.3:
+        options["time"] = ""
+    found = hdccf.read(path, **options)
+    if "minimum_rating" not in options and kind == "csv" and not path.read_bytes().startswith(b"\x1f\x8b"):
+        theirs = polars_reads(path)
+        if theirs is not None and pairs_of(found.frame()) != theirs:
+            raise AssertionError(f"read {pairs_of(found.frame())}, Polars reads {theirs}")
+
+
+def polars_reads(path: Path) -> list[tuple[str, str]] | None:
+    try:
+        frame = pl.read_csv(path, infer_schema=False)
+        return None if frame.select("user", "item").null_count().sum_horizontal()[0] else pairs_of(frame)
+    except BaseException:  # panics of Polars are no Exceptions
+        return None
+
+
+def open_run(folder: Path, rng: Rng, trained: Path) -> None:
+    """A run's folder with one damaged file, opened, asked, evaluated, described or resumed."""
+    run = folder / "run"
+    shutil.copytree(trained, run)
+    files = sorted(path for path in run.rglob("*") if path.is_file())
+    chosen = files[int(rng.integers(len(files)))]
+    if chosen.suffix == ".json" and rng.random() < 0.5:
+        chosen.write_text(json.dumps(edited(json.loads(chosen.read_text(encoding="utf-8")), rng)))
+    elif rng.random() < 0.1:
+        chosen.unlink()
+    else:
+        chosen.write_bytes(damaged(chosen.read_bytes(), rng))
+    uses: list[Callable[[], Any]] = [
+        lambda: (known := hdccf.load_run(run)).recommend(known.split.train.user_ids.head(1), k=2),
+        lambda: evaluate_run(hdccf.load_run(run), ks=[2]),
+        lambda: facts_of(RunFolder.open(run)),
+        lambda: hdccf.resume(run),
+    ]
+    uses[int(rng.integers(len(uses)))]()
+
+
+def edited(value: Any, rng: Rng) -> Any:
+    """JSON with one value replaced or taken out, however deep."""
+    replacements = [None, -1, 1e300, "x" * 50, [], {}, True, [[1]]]
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        key = sorted(value)[int(rng.integers(len(value)))]
+        if rng.random() < 0.3:
+            return {name: part for name, part in value.items() if name != key}
+        return {**value, key: edited(value[key], rng)}
+    return replacements[int(rng.integers(len(replacements)))]
+
+
+def small_run(path: Path) -> Path:
+    world = hdccf.synthetic_world(250, n_users=40, n_items=30, liked=0.4, seed=0)
+    settings = MODELS["hdccf"].settings(epochs=1, embedding_dim=4)
+    hdccf.fit(hdccf.leave_one_out(world.interactions), settings, out=path)
+    return path
+
+
+def outcome(case: Callable[[], None]) -> str:
+    """ "read", "refused", or what went wrong."""
+    started = time.monotonic()
+    try:
+        case()
+        result = "read"
+    except HdccfError as error:
+        result = "refused" if "\n" not in str(error) and str(error) else f"not one line: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # panics of Polars are no Exceptions
+        result = traceback.format_exc()
+    seconds = time.monotonic() - started
+    return result if seconds < SECONDS else f"took {seconds:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--cases", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("fuzz-failures"))
+    given = parser.parse_args()
+    end, counts = time.monotonic() + 60 * given.minutes, Counter[str]()
+    with tempfile.TemporaryDirectory() as scratch, redirect_stderr(io.StringIO()):
+        trained = small_run(Path(scratch) / "trained")
+        for number in range(given.seed, given.seed + given.cases):
+            if time.monotonic() > end:
+                break
+            rng, folder = np.random.default_rng(number), Path(scratch) / "case"
+            folder.mkdir()
+            of_run = rng.random() < 0.2
+            result = outcome(lambda: open_run(folder, rng, trained) if of_run else read_file(folder, rng))  # noqa: B023
+            counts[result if result in ("read", "refused") else "failed"] += 1
+            if result not in ("read", "refused"):
+                kept = given.out / f"case-{number}"
+                shutil.copytree(folder, kept, dirs_exist_ok=True)
+                (kept / "failure.txt").write_text(result, encoding="utf-8")
+                print(f"case {number}: {result.strip().splitlines()[-1][:150]}", flush=True)
+            shutil.rmtree(folder)
+    print(f"{sum(counts.values())} cases: {dict(counts)}")
+    return int(counts["failed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
