@@ -31,7 +31,7 @@ import torch
 
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.interactions import Interactions
-from hdccf.experiments.tasks import open_split
+from hdccf.experiments.plans import open_split
 from hdccf.models import entry_named, name_of
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
@@ -100,8 +100,7 @@ def on_the_wire() -> int:
 
 def measure_worker(config: dict[str, Any]) -> dict[str, Any]:
     """What each worker runs: all models, step by step."""
-    from hdccf.distributed.graph import WorkerData
-    from hdccf.distributed.process_group import TorchProcessGroup
+    from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
     from hdccf.distributed.store import Store
 
     began = time.time()

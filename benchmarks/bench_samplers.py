@@ -25,7 +25,7 @@ import torch
 import hdccf
 from curves import Point, Validator, our_curve, processor_to, seconds_to
 from hdccf.data.samplers import prefetch
-from hdccf.experiments.tasks import open_split
+from hdccf.experiments.plans import open_split
 from hdccf.models import entry_named
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.training.optim import Stepper

@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does:
 import torch
 
 import hdccf
-from hdccf.experiments.tasks import open_split
+from hdccf.experiments.plans import open_split
 from hdccf.models import entry_named
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.training.optim import Stepper

@@ -24,7 +24,7 @@ from hdccf.config import FitOptions
 from hdccf.console import note
 from hdccf.data.download import cache_home
 from hdccf.evaluation.ranking import Ranker
-from hdccf.experiments.tasks import all_training, open_split, task_of
+from hdccf.experiments.plans import all_training, open_split, task_of
 from hdccf.models import entry_named
 from hdccf.training.fit import StopTraining
 

@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Any
 
 import hdccf
-from hdccf.experiments.tasks import open_split
+from hdccf.experiments.plans import open_split
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
 

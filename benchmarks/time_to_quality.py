@@ -34,7 +34,7 @@ from scipy import sparse
 import hdccf
 from curves import METRIC, Curve, Point, Validator, our_curve, seconds_to
 from hdccf.console import note
-from hdccf.experiments.tasks import open_split
+from hdccf.experiments.plans import open_split
 from hdccf.models.als import ALS
 from hdccf.models.base import VectorScorer
 from hdccf.models.factorization import BPR

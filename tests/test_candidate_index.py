@@ -10,7 +10,7 @@ from graphs import interactions, small_split
 from hdccf.data.graph import Neighbours
 from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError
-from hdccf.evaluation.topk import top_k
+from hdccf.evaluation.ranking import top_k
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
 from hdccf.recommend import candidates as index_module

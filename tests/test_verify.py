@@ -19,8 +19,7 @@ from hdccf.data.synthetic import World, synthetic_world
 from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
 from hdccf.models.hdccf import steps
 from hdccf.verify import Finding, Report, propositions, verify
-from hdccf.verify.bound import check_bound
-from hdccf.verify.gradients import check_gradients
+from hdccf.verify.gradients import check_bound, check_gradients
 from hdccf.verify.propositions import (
     check_appearances,
     check_each_target,

@@ -10,9 +10,8 @@ from torch import Tensor
 from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings
 from hdccf.data.interactions import Interactions
-from hdccf.distributed import process_group as group_module
-from hdccf.distributed.graph import WorkerData
-from hdccf.distributed.process_group import TorchProcessGroup
+from hdccf.distributed import sharding as group_module
+from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
 from hdccf.distributed.store import Store
 from hdccf.distributed.worker import DistributedValidator
 from hdccf.models import entry_named, name_of
@@ -212,4 +211,4 @@ def probe(config: dict[str, Any]) -> dict[str, Any]:
         for name, settings in TRAININGS.items()
     }
     held = group.all_gather_int(len(data.split.train), "facts")
-    return {"held": held, "sent": dict(group.sent), "logs": logs, "groups_read": data.store.groups_read}
+    return {"held": held, "sent": dict(group.sent), "logs": logs}

@@ -1,11 +1,8 @@
-"""What needs no second process: the store, parts of batches, gradients, checkpoints, log lines, refusals."""
+"""What needs no second process: the store, gradients, checkpoints, log lines, refusals."""
 
 import io
 import json
-import math
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -19,15 +16,12 @@ from typer.testing import CliRunner
 from graphs import random_interactions, small_split
 from hdccf.cli import app
 from hdccf.config import Cluster, FitOptions
-from hdccf.data.batches import part_of
-from hdccf.data.graph import Graph
-from hdccf.data.samplers import BlockSampler, HistoryBlockSampler, InBatchSampler, UniformSampler
 from hdccf.data.split import leave_one_out
 from hdccf.distributed import driver
-from hdccf.distributed.checkpoint_store import newest, seal
 from hdccf.distributed.driver import LogFilter, describe
-from hdccf.distributed.process_group import all_reduce_gradients
-from hdccf.distributed.store import Shard, Store, write_store
+from hdccf.distributed.sharding import all_reduce_gradients
+from hdccf.distributed.store import Store, write_store
+from hdccf.distributed.worker import newest, seal
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import frozen_candidates
 from hdccf.models import MODELS
@@ -68,18 +62,6 @@ def test_a_shard_of_the_store_is_that_of_the_split(
         np.testing.assert_array_equal(store.users_of(items), expected)
 
 
-def test_a_worker_reads_only_what_touches_its_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hdccf.distributed.store.ROWS_IN_A_GROUP", 8)
-    split = small_split()
-    write_store(split, str(tmp_path))
-    store = Store(str(tmp_path))
-    store.users_of(Shard(0, split.n_items))
-    everything, store.groups_read = store.groups_read, 0
-    assert everything == math.ceil(len(split.train) / 8)
-    store.users_of(store.shards("item", 4)[1])
-    assert 0 < store.groups_read <= math.ceil(everything / 4) + 2
-
-
 def test_shards_have_about_as_many_pairs_each(tmp_path: Path) -> None:
     split = leave_one_out(random_interactions(4, 200, 40, 0.2, full=False))
     write_store(split, str(tmp_path))
@@ -108,41 +90,6 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meta.json").write_text(json.dumps({"version": 99}))
     with pytest.raises(RunError, match="another version"):
         Store(str(tmp_path))
-
-
-# -- parts of batches ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["block", "drawn", "in-batch", "history"])
-def test_parts_of_a_batch_have_all_of_it_once(kind: str) -> None:
-    graph = Graph.of(random_interactions(3, 12, 9, full=False))
-    weights = torch.rand(graph.n_pairs, generator=torch.Generator().manual_seed(0))
-    samplers: dict[str, Callable[[], Any]] = {
-        "block": lambda: BlockSampler(graph, weights, 7, 100),
-        "drawn": lambda: UniformSampler(graph, weights, 8, 3, 2),
-        "in-batch": lambda: InBatchSampler(graph, weights, 8, 2),
-        "history": lambda: HistoryBlockSampler(graph, weights, 7, 100, 2.0, 3, 2, 2.0),
-    }
-    batch = next(samplers[kind]().epoch(torch.Generator().manual_seed(1)))
-    n = len(batch.users)
-    cuts = [0, 0, n // 3, n]
-    parts = [part_of(batch, slice(first, last)) for first, last in pairwise(cuts)]
-    assert torch.cat([part.users for part in parts]).equal(batch.users)
-    assert torch.cat([part.weights for part in parts]).equal(batch.weights)
-    assert part_of(batch, slice(0, n)) is batch
-    pairs = []
-    for part, first in zip(parts, cuts, strict=False):
-        side = part.item_negatives if kind == "in-batch" else part
-        if kind != "drawn":
-            pairs += list(
-                zip((side.observed_rows + first).tolist(), side.observed_columns.tolist(), strict=True)
-            )
-        if kind == "history":
-            assert part.history.rows.numel() == 0 or int(part.history.rows.max()) < len(part.users)
-    if kind != "drawn":
-        whole = batch.item_negatives if kind == "in-batch" else batch
-        expected = zip(whole.observed_rows.tolist(), whole.observed_columns.tolist(), strict=True)
-        assert sorted(pairs) == sorted(expected)
 
 
 # -- gradients -----------------------------------------------------------------------------------------------
@@ -174,7 +121,7 @@ def test_gradients_add_up_whichever_way_they_go(
     touched: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a table, a vector and a number. A member without one adds nothing; where all are, they stay so."""
-    monkeypatch.setattr("hdccf.distributed.process_group._LEAST_ROWS", 2)
+    monkeypatch.setattr("hdccf.distributed.sharding._LEAST_ROWS", 2)
     rows: dict[str, list[list[int]]] = {
         "same": [[3, 5]] * 3,
         "apart": [[1], [4, 6], [9]],

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import FitOptions
-from hdccf.distributed.checkpoint_store import newest
-from hdccf.distributed.graph import WorkerData
-from hdccf.distributed.process_group import TorchProcessGroup
+from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
 from hdccf.distributed.store import Store, write_store
+from hdccf.distributed.worker import newest
 from hdccf.evaluation.evaluation import Evaluation, evaluate
 from hdccf.recommend.recommender import load_run
 from hdccf.recommend.run_folder import RunFolder

@@ -96,14 +96,10 @@ def world(
     rng = np.random.default_rng(seed)
     parts: list[list[tuple[int, int]]] = [[], [], []]
     for user in range(n_users):
-        sizes = [
-            int(rng.integers(train[0], train[1] + 1)),
-            *(int(rng.integers(held_out[0], held_out[1] + 1)),) * 2,
-        ]
-        items = rng.permutation(n_items)[: sum(sizes)]
-        for part, bounds in zip(parts, np.cumsum([0, *sizes]), strict=False):
-            size = sizes[parts.index(part)]
-            part += [(user, int(item)) for item in items[bounds : bounds + size]]
+        in_train, out = (int(rng.integers(low, high + 1)) for low, high in (train, held_out))
+        items = rng.permutation(n_items)[: in_train + 2 * out]
+        for part, some in zip(parts, np.split(items, [in_train, in_train + out]), strict=True):
+            part += [(user, int(item)) for item in some]
     return split_of(parts, n_users, n_items)
 
 
@@ -112,12 +108,7 @@ def split_of(parts: Sequence[Sequence[tuple[int, int]]], n_users: int, n_items: 
     made = []
     for part in parts:
         pairs: NDArray[np.int32] = np.array(part, np.int32).reshape(-1, 2)
-        made.append(
-            Interactions.from_codes(
-                pairs[:, 0],
-                pairs[:, 1],
-                user_ids=pl.Series(np.arange(n_users)),
-                item_ids=pl.Series([f"i{item}" for item in range(n_items)]),
-            )
-        )
+        user_ids = pl.Series(np.arange(n_users))
+        item_ids = pl.Series([f"i{item}" for item in range(n_items)])
+        made.append(Interactions.from_codes(*pairs.T, user_ids=user_ids, item_ids=item_ids))
     return Split(made[0], made[1], made[2], "predefined", {})

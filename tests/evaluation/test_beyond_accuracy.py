@@ -8,7 +8,6 @@ from ranking_oracles import split_of
 
 from hdccf.errors import EvaluationError
 from hdccf.evaluation.metrics import (
-    GroupedLists,
     ListMetrics,
     coverage,
     gini,
@@ -55,9 +54,9 @@ def test_popularity_and_novelty() -> None:
 
         assert list_means(of_item, LISTS).tolist() == pytest.approx(literal(None), nan_ok=True)
         assert list_means(of_item, LISTS[:1]).tolist() == pytest.approx(literal(None)[:1])
-        by_group = GroupedLists(LISTS, WHICH, 2).means(of_item)
         for group in (0, 1):
-            assert by_group[:, group].tolist() == pytest.approx(literal(group), nan_ok=True)
+            part = np.where(WHICH[LISTS] == group, LISTS, -1)
+            assert list_means(of_item, part).tolist() == pytest.approx(literal(group), nan_ok=True)
 
 
 @pytest.mark.parametrize("given", [False, True])

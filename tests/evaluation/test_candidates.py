@@ -150,14 +150,11 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
     assert "could not be kept" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"negatives": 0}, "negatives=0"),
-        ({"weighting": "random"}, "choose one of .*'popularity'"),
-        ({"seed": -1}, "seed=-1"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"negatives": 0}, "negatives=0"),
+    ({"weighting": "random"}, "choose one of .*'popularity'"),
+    ({"seed": -1}, "seed=-1"),
+])  # fmt: skip
 def test_impossible_wishes_are_refused(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
         frozen_candidates(world(5, 50, seed=0), "test", **wrong)  # type: ignore[arg-type]

@@ -58,13 +58,6 @@ def test_users_are_kept_apart() -> None:
         np.testing.assert_allclose(metrics.per_user(together, name), expected, atol=1e-12, err_msg=name)
 
 
-def test_equal_scores_give_ten_in_a_hundred() -> None:
-    ranks = ranks_of([0.5] * 100, [True] + [False] * 99)
-    assert metrics.hr(ranks, 10)[0] == 0.1
-    assert metrics.recall(ranks, 10)[0] == 0.1
-    assert metrics.auc(ranks)[0] == 0.5
-
-
 def test_alone_takes_the_other_held_out_items_out_of_the_candidates() -> None:
     ranks = ranks_of([3.0, 2.0, 2.0, 2.0, 1.0], [True, True, True, False, True]).alone
     assert ranks.above.tolist() == [0, 0, 0, 1]

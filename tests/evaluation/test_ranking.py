@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from jaxtyping import Float, Int64
-from ranking_oracles import Dot, Table, expected_metrics, metrics_of_order, popular, split_of, world
+from ranking_oracles import Dot, Table, expected_metrics, popular, split_of, world
 from torch import Tensor
 
 import hdccf
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Ranker, metrics
-from hdccf.evaluation.ranking import rank_counts
+from hdccf.evaluation.ranking import rank_counts, top_items
 
 
 def literal_full(scorer: Table, split: Split, part: str, k: int) -> dict[int, dict[str, float]]:
@@ -47,21 +47,6 @@ def test_full_ranking_equals_the_literal_version(part: str, held_out: tuple[int,
     assert len(expected) == len(ranker.queries)
 
 
-def test_sampled_ranking_equals_sorting_the_frozen_candidates() -> None:
-    split = world(30, 60, seed=2, held_out=(1, 4))
-    scores = torch.randn(30, 60, generator=torch.Generator().manual_seed(0))
-    ranker = Ranker(split, "test", negatives=20, folder=None)
-    ranks = ranker.rank(Table(scores), "sampled").ranks
-    for name in metrics.names_at((5,)):
-        values = metrics.per_user(ranks, name)
-        for row, user in enumerate(ranker.queries.users.tolist()):
-            held_out = split.test.by_user.of(user).tolist()
-            candidates = [*held_out, *ranker.negatives[row].tolist()]
-            order = sorted(candidates, key=lambda item: -scores[user, item])
-            expected = metrics_of_order([item in held_out for item in order], 5)[name]
-            assert values[row] == pytest.approx(expected, abs=1e-12)
-
-
 @pytest.mark.parametrize("protocol", ["sampled", "full"])
 def test_a_scorer_that_scores_everything_equally_has_ten_in_a_hundred(protocol: str) -> None:
     # 200 items and 100 of them excluded leave 100 candidates in full ranking as well.
@@ -84,49 +69,44 @@ def test_blocks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pieces.per_user.equals(whole.per_user)
 
 
+class Watched(Table):
+    """Notes how many users are asked about, and gives scores by a function of the users."""
+
+    def __init__(self, scores: Tensor, give: Callable[[Tensor], Tensor] | None = None) -> None:
+        super().__init__(scores)
+        self.asked: list[int] = []
+        self.give = give
+
+    def score_block(
+        self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
+    ) -> Float[Tensor, "b c"]:
+        self.asked.append(len(users))
+        return super().score_block(users, items) if self.give is None else self.give(users)
+
+
 def test_the_memory_setting_bounds_the_blocks() -> None:
     split = world(40, 30_000, seed=0)
-    asked: list[int] = []
-
-    class Watched(Table):
-        def score_block(
-            self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-        ) -> Float[Tensor, "b c"]:
-            asked.append(len(users))
-            return super().score_block(users, items)
-
     scorer = Watched(torch.zeros(1, 30_000).expand(40, -1))
     Ranker(split, "test", folder=None, memory=8).measure(scorer, protocols=("full",))
-    assert max(asked) * 30_000 * 64 <= 8 << 20
-    assert sum(asked) == 40
+    assert max(scorer.asked) * 30_000 * 64 <= 8 << 20
+    assert sum(scorer.asked) == 40
 
 
 def test_the_scorers_own_tensor_is_left_as_it_was() -> None:
-    split = world(10, 30, seed=4)
-
-    class Own(Table):
-        def score_block(
-            self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-        ) -> Float[Tensor, "b c"]:
-            return self.scores
-
     scores = torch.randn(10, 30)
     before = scores.clone()
-    Ranker(split, "test", folder=None).rank(Own(scores), "full", top=5)
+    own = Watched(scores, lambda users: scores)
+    Ranker(world(10, 30, seed=4), "test", folder=None).rank(own, "full", top=5)
     assert torch.equal(scores, before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_of_scores(dtype: torch.dtype) -> None:
-    split = world(20, 30, seed=4)
+    ranker = Ranker(world(20, 30, seed=4), "test", negatives=9, folder=None)
     scores = torch.randn(20, 30).to(dtype)
-    found = Ranker(split, "test", negatives=9, folder=None).measure(
-        Table(scores), protocols=("sampled", "full")
-    )
-    exact = Ranker(split, "test", negatives=9, folder=None).measure(
-        Table(scores.double()), protocols=("sampled", "full")
-    )
-    assert found == exact
+    given, exact = Table(scores), Table(scores.double())
+    protocols = ("sampled", "full")
+    assert ranker.measure(given, protocols=protocols) == ranker.measure(exact, protocols=protocols)
 
 
 def test_validation_leaves_test_items_in_and_test_takes_validation_items_out() -> None:
@@ -162,20 +142,15 @@ def test_large_finite_scores_are_no_error() -> None:
     )
 
 
-def _in_training() -> Split:
-    return split_of([[(0, 0), (0, 1), (1, 0)], [], [(0, 1), (1, 2)]], 2, 40)
-
-
-def _in_validation() -> Split:
-    return split_of([[(0, 0), (1, 0)], [(1, 2)], [(0, 1), (1, 2)]], 2, 40)
-
-
 @pytest.mark.parametrize("protocol", ["sampled", "full"])
-@pytest.mark.parametrize(("make", "user", "item"), [(_in_training, 0, "i1"), (_in_validation, 1, "i2")])
+@pytest.mark.parametrize(("known", "user", "item"), [
+    ([[(0, 0), (0, 1), (1, 0)], []], 0, "i1"),
+    ([[(0, 0), (1, 0)], [(1, 2)]], 1, "i2"),
+])  # fmt: skip
 def test_a_held_out_item_that_was_learnt_from_is_refused(
-    protocol: str, make: Callable[[], Split], user: int, item: str
+    protocol: str, known: list[list[tuple[int, int]]], user: int, item: str
 ) -> None:
-    ranker = Ranker(make(), "test", negatives=5, folder=None)
+    ranker = Ranker(split_of([*known, [(0, 1), (1, 2)]], 2, 40), "test", negatives=5, folder=None)
     with pytest.raises(EvaluationError, match=f"user {user}.*'{item}'.*split the data again"):
         ranker.measure(Table(torch.randn(2, 40)), protocols=(protocol,))
 
@@ -189,16 +164,9 @@ def test_an_empty_part_and_an_unknown_one_are_refused() -> None:
 
 
 def test_wrong_numbers_of_scores_are_refused() -> None:
-    split = world(10, 30, seed=0)
-
-    class Short(Table):
-        def score_block(
-            self, users: Int64[Tensor, " b"], items: Int64[Tensor, " c"] | None = None
-        ) -> Float[Tensor, "b c"]:
-            return super().score_block(users, items)[:, :-1]
-
+    short = Watched(torch.zeros(10, 30), lambda users: torch.zeros(len(users), 29))
     with pytest.raises(EvaluationError, match=r"gave \(10, 29\) scores where \(10, 30\) were asked for"):
-        Ranker(split, "test", folder=None).measure(Short(torch.zeros(10, 30)), protocols=("full",))
+        Ranker(world(10, 30, seed=0), "test", folder=None).measure(short, protocols=("full",))
 
 
 def test_a_split_of_other_data_than_the_models_is_refused() -> None:
@@ -221,3 +189,51 @@ def test_unknown_users_are_expected_to_guess_and_unknown_items_come_last() -> No
         found = evaluation.per_user[f"{protocol}/hr@3"].to_list()
         # User 0: item 2 is above item 1. User 1: 1 and 2, then 3 and 4 in either order. User 2: a guess.
         assert found == [1.0, 0.5, 0.75]
+
+
+# -- top-k ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("columns", "k"), [(7, 3), (7, 7), (7, 9), (400, 5), (403, 5), (2000, 10)])
+def test_without_ties_it_is_the_sorted_list(columns: int, k: int) -> None:
+    scores = np.random.default_rng(columns).normal(size=(20, columns))
+    chosen = top_items(scores, k, np.arange(20), 0)
+    expected = np.argsort(-scores, axis=1)[:, :k]
+    np.testing.assert_array_equal(chosen[:, : expected.shape[1]], expected)
+    assert (chosen[:, expected.shape[1] :] == -1).all()
+
+
+@pytest.mark.parametrize(("columns", "k"), [(12, 4), (403, 5), (2000, 10)])
+@pytest.mark.parametrize("levels", [2, 6, 300])
+def test_with_ties_the_scores_are_those_of_the_sorted_list(columns: int, k: int, levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    scores = rng.integers(0, levels, (30, columns)).astype(np.float32)
+    scores[rng.random(scores.shape) < 0.3] = -np.inf
+    chosen = top_items(scores, k, np.arange(30), 0)
+    best = -np.sort(-scores, axis=1)[:, :k]
+    found = np.where(chosen < 0, -np.inf, np.take_along_axis(scores, np.maximum(chosen, 0), 1))
+    np.testing.assert_array_equal(found, best)
+    for row in chosen.tolist():
+        real = [column for column in row if column >= 0]
+        assert len(set(real)) == len(real)
+
+
+def test_tied_columns_are_equally_often_at_every_place() -> None:
+    """Column 0 is best; of the nine others, tied, three more are listed."""
+    scores = np.zeros((6000, 10))
+    scores[:, 0] = 1
+    chosen = top_items(scores, 4, np.arange(6000), 0)
+    assert (chosen[:, 0] == 0).all()
+    for place in (1, 2, 3):
+        shares = np.bincount(chosen[:, place], minlength=10)[1:] / 6000
+        np.testing.assert_allclose(shares, 1 / 9, atol=4.5 * np.sqrt(1 / 9 * 8 / 9 / 6000))
+
+
+def test_the_order_of_ties_depends_on_seed_and_user_only() -> None:
+    scores, users = np.zeros((40, 30)), np.arange(40)
+    whole = top_items(scores, 5, users, 7)
+    pieces = [top_items(scores[a : a + 9], 5, users[a : a + 9], 7) for a in range(0, 40, 9)]
+    np.testing.assert_array_equal(whole, np.concatenate(pieces))
+    assert not np.array_equal(whole, top_items(scores, 5, users, 8))
+    assert len({tuple(row) for row in whole.tolist()}) > 30
+    top_items(scores, 5, users, 2**62)  # a large seed does not overflow

@@ -6,19 +6,16 @@ import numpy as np
 import polars as pl
 
 from hdccf.evaluation.evaluation import Evaluation
-from hdccf.experiments.journal import Journal, Record, Run
-from hdccf.experiments.plans import Row
-from hdccf.experiments.running import Outcome
-from hdccf.models import entry_named
+from hdccf.experiments.plans import Row, Task
+from hdccf.experiments.reproduce import Journal, Run
+from hdccf.experiments.tables import Outcome, Record
 
 PROTOCOLS, METRICS = ("sampled", "full"), ("hr@10", "ndcg@10", "ndcg@50")
 USERS = 200
 
 
 def run_of(row: Row, seed: int = 0, **changes: Any) -> Run:
-    settings = entry_named(row.model).settings(**row.settings)
-    about: dict[str, Any] = {"protocols": PROTOCOLS, "metrics": METRICS}
-    return Run("small", "fingerprint", settings, seed, **{**about, **changes})
+    return Run("small", "fingerprint", Task(PROTOCOLS, METRICS, **changes), row, seed)
 
 
 def record_of(run: Run, values: dict[str, dict[str, float]], **more: Any) -> Record:
@@ -49,14 +46,7 @@ def evaluated(level: float, seed: int) -> Evaluation:
     for name, column in columns.items():
         protocol, _, metric = name.partition("/")
         values[protocol][metric] = float(column.mean())
-    settings = {
-        "split": "x",
-        "part": "test",
-        "negatives": 99,
-        "weighting": "uniform",
-        "seed": 0,
-        "ks": [10, 50],
-    }
+    settings = {"split": "x", "part": "test", "negatives": 99, "weighting": "uniform", "seed": 0, "ks": [10]}
     return Evaluation(values, pl.DataFrame({"user": np.arange(USERS), **columns}), {}, {}, settings)
 
 

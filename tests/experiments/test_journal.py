@@ -2,14 +2,14 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from records import evaluated, record_of, run_of
 
-from hdccf.experiments.journal import Journal
-from hdccf.experiments.plans import Row
-from hdccf.experiments.running import commit_of
+from hdccf.experiments.plans import Row, Task
+from hdccf.experiments.reproduce import Journal, commit_of
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def test_a_run_that_is_there_is_found_and_only_that_one(journal: Journal) -> Non
         run_of(row, seed=1),
         run_of(Row("x", {"temperature": 0.3})),
         run_of(Row("x", model="ease")),
-        run_of(row, metrics=("hr@10",)),
+        replace(run, task=Task(metrics=("hr@10",))),
         run_of(row, retrain=True),
-        run_of(row, given=True),
-        run_of(row, densities=True),
+        run_of(replace(row, given=True)),
+        run_of(replace(row, densities=True)),
     ):
         assert journal.find(other) is None
     kept = journal.evaluation(journal.records()[0])
@@ -39,7 +39,7 @@ def test_a_run_that_is_there_is_found_and_only_that_one(journal: Journal) -> Non
 
 
 def test_one_that_was_asked_more_answers_one_that_is_asked_less(journal: Journal) -> None:
-    run, found = run_of(Row("x"), given=True), evaluated(0.3, 0)
+    run, found = run_of(Row("x", given=True)), evaluated(0.3, 0)
     journal.append(record_of(run, found.values, given=found.values), found)
     assert journal.find(run_of(Row("x"))) is not None
 

@@ -15,12 +15,9 @@ from hdccf.data.split import Split, leave_one_out
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.experiments import running
-from hdccf.experiments.journal import Journal
-from hdccf.experiments.plans import Plan, Row
-from hdccf.experiments.reports import Reproduction
-from hdccf.experiments.running import Runner
-from hdccf.experiments.tasks import PAPER, Task, all_training, task_of, with_validation
+from hdccf.experiments import reproduce as reproducing
+from hdccf.experiments.plans import PAPER, Plan, Row, Task, all_training, task_of, with_validation
+from hdccf.experiments.reproduce import Reproduction
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.training.fit import fit
 from training import cut_off_after
@@ -41,9 +38,8 @@ def split() -> Split:
     return leave_one_out(world.interactions)
 
 
-def runner(split: Split, tmp_path: Path, task: Task = PAPER) -> Runner:
-    journal = Journal(tmp_path / "journal.jsonl", tmp_path / "per-user")
-    return Runner("small", task, split, journal, tmp_path / "runs")
+def runner(split: Split, tmp_path: Path, task: Task = PAPER) -> Reproduction:
+    return Reproduction(Plan("small", task, tmp_path), split)
 
 
 ROWS = [Row("ours", SMALL, seeds=2), Row("ease", model="ease")]
@@ -51,7 +47,7 @@ ROWS = [Row("ours", SMALL, seeds=2), Row("ease", model="ease")]
 
 def test_each_run_is_a_line_that_says_what_was_measured(split: Split, tmp_path: Path) -> None:
     made = runner(split, tmp_path)
-    outcome = made.run(ROWS)
+    outcome = made.train(ROWS)
     assert [(r["model"], r["seed"]) for r in made.journal.records()] == [
         ("hdccf", 0),
         ("hdccf", 1),
@@ -69,47 +65,47 @@ def test_each_run_is_a_line_that_says_what_was_measured(split: Split, tmp_path: 
     assert kept.per_user["full/ndcg@10"].mean() == pytest.approx(
         record["values"]["full"]["ndcg@10"], abs=1e-6
     )
-    assert not list((tmp_path / "runs").iterdir())
+    assert not list((tmp_path / ".runs").iterdir())
 
 
 def test_what_is_in_the_journal_is_not_run_again(
     split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = runner(split, tmp_path).run(ROWS)
+    before = runner(split, tmp_path).train(ROWS)
 
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(running, "fit", refuse)
-    assert runner(split, tmp_path).run(ROWS) == before
+    monkeypatch.setattr(reproducing, "fit", refuse)
+    assert runner(split, tmp_path).train(ROWS) == before
 
 
 def test_a_killed_run_goes_on_and_ends_the_same(
     split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [Row("ours", {**SMALL, "epochs": 12}, seeds=1)]
-    whole = runner(split, tmp_path / "whole").run(rows)
+    whole = runner(split, tmp_path / "whole").train(rows)
     cut = runner(split, tmp_path / "cut")
     with cut_off_after(33, monkeypatch):
-        cut.run(rows)
+        cut.train(rows)
     assert cut.journal.records() == []
-    (folder,) = (path for path in (tmp_path / "cut" / "runs").iterdir() if path.is_dir())
+    (folder,) = (path for path in (tmp_path / "cut" / ".runs").iterdir() if path.is_dir())
     assert (folder / "checkpoint.safetensors").exists()
-    assert cut.run(rows).records["ours"][0]["values"] == whole.records["ours"][0]["values"]
+    assert cut.train(rows).records["ours"][0]["values"] == whole.records["ours"][0]["values"]
 
 
 def test_what_a_kill_left_half_made_is_begun_anew(split: Split, tmp_path: Path) -> None:
     made = runner(split, tmp_path)
     rows = [Row("ease", model="ease")]
-    folder = tmp_path / "runs" / made._run(rows[0], 0).key
+    folder = tmp_path / ".runs" / made.run_of(rows[0], 0).key
     folder.mkdir(parents=True)
     (folder / "run.json").write_text("{")
-    assert len(made.run(rows).records["ease"]) == 1
+    assert len(made.train(rows).records["ease"]) == 1
 
 
 def test_an_impossible_row_is_told_and_the_others_go_on(split: Split, tmp_path: Path) -> None:
     rows = [Row("ease", {"max_items": 3}, "ease"), Row("pop", model="most-popular")]
-    outcome = runner(split, tmp_path).run(rows)
+    outcome = runner(split, tmp_path).train(rows)
     assert "more than max_items=3" in outcome.failures["ease"]
     assert (len(outcome.records["ease"]), len(outcome.records["pop"])) == (0, 1)
 
@@ -118,11 +114,11 @@ def test_progress_says_how_much_is_left(
     split: Split, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [Row("pop", model="most-popular", seeds=2)]
-    replace(runner(split, tmp_path), progress=True).run(rows)
+    replace(runner(split, tmp_path), progress=True).train(rows)
     lines = [line for line in capsys.readouterr().err.splitlines() if "run " in line]
     assert lines[0].endswith("run 1 of 2: pop, seed 0; time left: unknown before the first has ended")
     assert "run 2 of 2: pop, seed 1; about " in lines[1]
-    replace(runner(split, tmp_path), progress=True).run(rows)
+    replace(runner(split, tmp_path), progress=True).train(rows)
     assert "2 of 2 runs are in" in capsys.readouterr().err
 
 
@@ -146,7 +142,7 @@ def test_the_epoch_is_chosen_on_validation_and_training_begins_anew_on_both(
     task = Task(("full",), ("recall@20", "ndcg@20"), "full:ndcg@20", retrain=True)
     settings = {**SMALL, "epochs": 6, "validation_metric": "full:ndcg@20", "user_vector": "free"}
     rows = [Row("ours", settings, seeds=1), Row("ease", model="ease")]
-    outcome = runner(split, tmp_path, task).run(rows)
+    outcome = runner(split, tmp_path, task).train(rows)
     chosen = outcome.records["ours"][0]["best_epoch"]
     both = all_training(split)
     alone = fit(both, HDCCF(**{**settings, "epochs": chosen}), seed=0)
@@ -160,10 +156,10 @@ def test_with_the_validation_item_given_the_same_weights_see_one_item_more(
 ) -> None:
     settings = {**SMALL, "user_vector": "history", "history_half_life": 1.0}
     fitted = fit(split, HDCCF(**settings))
-    given = running._with_validation_given(fitted, split)
+    given = reproducing._with_validation_given(fitted, split)
     users = torch.arange(split.n_users)
     assert not given.score_block(users).allclose(fitted.score_block(users))
-    outcome = runner(split, tmp_path).run([Row("ours", settings, given=True)])
+    outcome = runner(split, tmp_path).train([Row("ours", settings, given=True)])
     expected = Ranker(split, "test").measure(given, PAPER.metrics, PAPER.protocols)
     assert outcome.records["ours"][0]["given"]["full"] == pytest.approx(expected["full"])
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -20,7 +20,7 @@ from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
 from hdccf.experiments import tuning
 from hdccf.experiments.figures import draw_history, draw_importance, importances
-from hdccf.experiments.studies import Budget, Question, StudyFile, open_study
+from hdccf.experiments.studies import Budget, Question, StudyFile
 from hdccf.experiments.tuning import read_origin, trials_table, tune, write_best
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
@@ -34,6 +34,20 @@ def split() -> Split:
     return small_split()
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return str(tmp_path / "s.jsonl")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "best.toml"
+
+
+def settings_in(out: Path) -> dict[str, Any]:
+    return tomllib.loads(out.read_text())
+
+
 def question(of: Split, model: str = "ease", **changes: Any) -> Question:
     about: dict[str, Any] = {"model": model, "dataset": "small", "split": of.fingerprint}
     return Question(**{**about, "metric": "sampled:ndcg@10", **changes})
@@ -44,22 +58,21 @@ def states(study: StudyFile) -> list[str]:
 
 
 def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_first(
-    split: Split, tmp_path: Path
+    split: Split, place: str, out: Path
 ) -> None:
-    asked, out = question(split), tmp_path / "best.toml"
-    place = str(tmp_path / "ease.jsonl")
+    asked = question(split)
     found = tune(split, asked, Budget(6, 5), study=place, out=out)
     assert found.trials == 6
     assert found.minutes < 5
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         trials = study.study.get_trials()
         assert states(study) == ["COMPLETE"] * 6
         assert trials[0].params == {"l2": MODELS["ease"].settings.model_fields["l2"].default}
         values = [trial.value or 0.0 for trial in trials]
         assert found.value == max(values)
         assert values.index(found.value) == found.trial
-        assert study.decided(trials[found.trial]) == found.settings
-    assert tomllib.loads(out.read_text()) == found.settings
+        assert found.settings["l2"] == trials[found.trial].params["l2"]
+    assert settings_in(out) == found.settings
     origin = read_origin(out)
     assert (origin["trials"], origin["budget"]) == (6, {"trials": 6, "minutes": 5})
     # What was spent stays spent in a second call.
@@ -67,15 +80,15 @@ def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_firs
     assert again == found
 
 
-def test_the_value_is_that_of_the_best_epoch(split: Split, tmp_path: Path) -> None:
+def test_the_value_is_that_of_the_best_epoch(split: Split, place: str, out: Path) -> None:
     asked = question(split, "hdccf", fixed=SMALL)
-    tune(split, asked, Budget(2, 5), study=str(tmp_path / "s.jsonl"), out=tmp_path / "best.toml")
-    with open_study(str(tmp_path / "s.jsonl"), asked) as study:
+    tune(split, asked, Budget(2, 5), study=place, out=out)
+    with StudyFile(place, asked) as study:
         for trial in study.completed:
             assert trial.value == max(trial.intermediate_values.values())
             assert set(trial.intermediate_values) == {1, 2, 3}
             assert trial.user_attrs["epoch"] in (1, 2, 3)
-    settings = HDCCF(**tomllib.loads((tmp_path / "best.toml").read_text()))
+    settings = HDCCF(**settings_in(out))
     assert settings.user_vector == "free"  # time-blind, whatever the default
     assert settings.epochs == 3
 
@@ -86,33 +99,33 @@ def test_a_study_of_ours_begins_at_its_presets(split: Split, tmp_path: Path) -> 
         place = str(tmp_path / f"{preset}.jsonl")
         asked = replace(question(split, "hdccf", fixed=fixed), time_aware=part)
         tune(split, asked, Budget(1, 5), study=place, out=tmp_path / f"{preset}.toml")
-        found = HDCCF(**tomllib.loads((tmp_path / f"{preset}.toml").read_text()))
+        found = HDCCF(**settings_in(tmp_path / f"{preset}.toml"))
         assert found == HDCCF(**{**PRESETS[preset], **fixed, "weight_decay": found.weight_decay})
 
 
 @pytest.mark.parametrize("preset", ["hdccf", "attention", "recency"])
-def test_a_study_may_begin_with_settings_from_elsewhere(split: Split, tmp_path: Path, preset: str) -> None:
+def test_a_study_may_begin_with_settings_from_elsewhere(
+    split: Split, place: str, out: Path, preset: str
+) -> None:
     fixed = {"epochs": 1, "evaluate_every": 1, "patience": 1}
     asked = replace(question(split, "hdccf", fixed=fixed), time_aware=True)
     # `auto` is no vector of its own: what a study writes says which.
     carried = {"user_vector": "history", **PRESETS[preset], "weight_decay": 1e-5, "temperature": 0.6}
-    place = str(tmp_path / "study.jsonl")
-    tune(split, asked, Budget(1, 5), study=place, out=tmp_path / "best.toml", start=carried)
-    found = HDCCF(**tomllib.loads((tmp_path / "best.toml").read_text()))
+    tune(split, asked, Budget(1, 5), study=place, out=out, start=carried)
+    found = HDCCF(**settings_in(out))
     assert found == HDCCF(**{**carried, **fixed, "temperature": 0.5})  # the edge of its space
     # Then come the defaults; and a study that exists is not begun again.
-    with open_study(place, asked, carried) as study:
+    with StudyFile(place, asked, carried) as study:
         assert states(study) == ["COMPLETE", "WAITING"]
 
 
 def test_settings_from_elsewhere_need_only_fit_together_with_what_is_fixed(
-    split: Split, tmp_path: Path
+    split: Split, place: str, out: Path
 ) -> None:
     asked = question(split, "ssm", time_aware=True, fixed={"sampler": "block", "l2": 0.0, "epochs": 1})
     carried = {"user_vector": "history", "temperature": 0.3}  # histories are cut in blocks only
-    place = str(tmp_path / "study.jsonl")
-    tune(split, asked, Budget(1, 5), study=place, out=tmp_path / "best.toml", start=carried)
-    found = tomllib.loads((tmp_path / "best.toml").read_text())
+    tune(split, asked, Budget(1, 5), study=place, out=out, start=carried)
+    found = settings_in(out)
     assert (found["user_vector"], found["sampler"], found["temperature"]) == ("history", "block", 0.3)
 
 
@@ -124,25 +137,24 @@ def test_what_a_study_cannot_begin_with_is_said(
         ({"learning_rate": 0.01, "epochs": 7}, ""),  # what is fixed was asked for
         ({"learning_rate": 0.01, "negatives": 16}, "--set negatives=16\n"),
     ):
-        with open_study(str(tmp_path / f"{len(said)}.jsonl"), asked, carried):
+        with StudyFile(str(tmp_path / f"{len(said)}.jsonl"), asked, carried):
             told = capsys.readouterr().err
         assert told.endswith(said)
         assert bool(told) == bool(said)
 
 
-def test_a_sqlite_study_is_as_good(split: Split, tmp_path: Path) -> None:
-    place = f"sqlite:///{tmp_path}/study.db"
-    found = tune(split, question(split), Budget(3, 5), study=place, out=tmp_path / "best.toml")
-    assert found.trials == 3
-    assert tune(split, question(split), Budget(4, 5), study=place, out=tmp_path / "best.toml").trials == 4
+def test_a_sqlite_study_is_as_good(split: Split, tmp_path: Path, out: Path) -> None:
+    for trials in (3, 4):
+        place = f"sqlite:///{tmp_path}/study.db"
+        assert tune(split, question(split), Budget(trials, 5), study=place, out=out).trials == trials
     with pytest.raises(ConfigError, match="give the path of a journal file, or sqlite:///"):
-        tune(split, question(split), Budget(3, 5), study="mysql://host/db", out=tmp_path / "b.toml")
+        StudyFile("mysql://host/db", question(split))
 
 
 def test_minutes_end_it_as_well_and_cut_a_trial_short(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Split, place: str, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, place = question(split, "hdccf", fixed={**SMALL, "epochs": 50}), str(tmp_path / "s.jsonl")
+    asked = question(split, "hdccf", fixed={**SMALL, "epochs": 50})
     spent = StudyFile.spent
     with monkeypatch.context() as patched:
         # The clock stands until a trial has told of its second evaluation.
@@ -152,9 +164,9 @@ def test_minutes_end_it_as_well_and_cut_a_trial_short(
             return trials, 7.0 if told >= 2 else 0.0
 
         patched.setattr(StudyFile, "spent", jumping)
-        found = tune(split, asked, Budget(50, 5), study=place, out=tmp_path / "best.toml")
+        found = tune(split, asked, Budget(50, 5), study=place, out=out)
     assert found.trials == 1
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         (trial,) = study.completed
         assert trial.user_attrs["cut"]
         assert len(trial.intermediate_values) == 2
@@ -164,11 +176,11 @@ def test_minutes_end_it_as_well_and_cut_a_trial_short(
 def test_what_else_the_machine_does_takes_nothing_from_the_budget(
     split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def waits(question: Question, values: Any, split: Split, threads: Any, watch: Any) -> float:
+    def waits(*_: Any) -> float:
         time.sleep(0.5)
         return 0.5
 
-    def works(question: Question, values: Any, split: Split, threads: Any, watch: Any) -> float:
+    def works(*_: Any) -> float:
         started = time.process_time()
         while time.process_time() < started + 0.5:
             pass
@@ -186,7 +198,7 @@ def test_what_else_the_machine_does_takes_nothing_from_the_budget(
 
 
 def test_hopeless_trials_are_pruned_and_diverging_ones_told_apart(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Split, place: str, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
 
@@ -201,9 +213,9 @@ def test_hopeless_trials_are_pruned_and_diverging_ones_told_apart(
         return float(watch.best)
 
     monkeypatch.setattr(tuning, "_measure", measure)
-    asked, place = question(split, "hdccf"), str(tmp_path / "s.jsonl")
-    found = tune(split, asked, Budget(8, 5), study=place, out=tmp_path / "best.toml")
-    with open_study(place, asked) as study:
+    asked = question(split, "hdccf")
+    found = tune(split, asked, Budget(8, 5), study=place, out=out)
+    with StudyFile(place, asked) as study:
         assert states(study) == ["COMPLETE"] * 6 + ["PRUNED"] * 2
         hopeless, diverged = study.study.get_trials()[6:]
         # Not before a third of the 120 epochs: what learns slowly is not hopeless yet.
@@ -213,10 +225,9 @@ def test_hopeless_trials_are_pruned_and_diverging_ones_told_apart(
 
 
 def test_an_interrupted_trial_is_tried_again(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Split, place: str, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, place, out = question(split), str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
-    measure, calls = tuning._measure, 0
+    asked, measure, calls = question(split), tuning._measure, 0
 
     def cut_off(*arguments: Any) -> float:
         nonlocal calls
@@ -230,7 +241,7 @@ def test_an_interrupted_trial_is_tried_again(
         with pytest.raises(CutOff):
             tune(split, asked, Budget(4, 5), study=place, out=out)
     assert tune(split, asked, Budget(4, 5), study=place, out=out).trials == 4
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
         trials = study.study.get_trials()
         assert trials[3].params == trials[2].params
@@ -258,80 +269,77 @@ tuning.tune(split, asked, Budget(5, 5), study={place!r}, out=Path({out!r}))
 """
 
 
-def test_a_study_whose_process_was_killed_goes_on(split: Split, tmp_path: Path) -> None:
-    asked, place, out = question(split), tmp_path / "s.jsonl", tmp_path / "best.toml"
-    tests = str(Path(__file__).parent.parent)
-    program = _KILLED.format(tests=tests, place=str(place), out=str(out))
+def test_a_study_whose_process_was_killed_goes_on(split: Split, place: str, out: Path) -> None:
+    asked = question(split)
+    program = _KILLED.format(tests=str(Path(__file__).parent.parent), place=place, out=str(out))
     killed = subprocess.run([sys.executable, "-c", program], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not out.exists()
-    with place.open("ab") as journal:
+    with Path(place).open("ab") as journal:
         journal.write(b'{"op_code": 5, "work')  # as if it had died while it wrote
-    assert tune(split, asked, Budget(5, 5), study=str(place), out=out).trials == 5
-    with open_study(str(place), asked) as study:
+    assert tune(split, asked, Budget(5, 5), study=place, out=out).trials == 5
+    with StudyFile(place, asked) as study:
         assert states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
         trials = study.study.get_trials()
         assert trials[3].params == trials[2].params
 
 
-def test_the_trial_of_a_living_process_is_left_alone_and_counts(split: Split, tmp_path: Path) -> None:
-    asked, place = question(split), str(tmp_path / "s.jsonl")
-    with open_study(place, asked) as first, open_study(place, asked) as second:
+def test_the_trial_of_a_living_process_is_left_alone_and_counts(split: Split, place: str) -> None:
+    asked = question(split)
+    with StudyFile(place, asked) as first, StudyFile(place, asked) as second:
         assert first.ask(Budget(2, 5)) is not None
         assert second.ask(Budget(2, 5)) is not None
         assert second.ask(Budget(2, 5)) is None
         assert states(second) == ["RUNNING", "RUNNING"]
 
 
-def test_settings_that_killed_twice_are_not_tried_a_third_time(split: Split, tmp_path: Path) -> None:
-    asked, place = question(split), str(tmp_path / "s.jsonl")
+def test_settings_that_killed_twice_are_not_tried_a_third_time(split: Split, place: str) -> None:
+    asked = question(split)
     for _ in range(3):
-        with open_study(place, asked) as study:
+        with StudyFile(place, asked) as study:
             trial = study.ask(Budget(9, 5))
             assert trial is not None
             study.suggest(trial)
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         study._retry_abandoned()
         params = [trial.params for trial in study.study.get_trials()]
         assert params.count(params[0]) == 2
 
 
-def test_processes_share_a_study_and_its_budget(split: Split, tmp_path: Path) -> None:
-    asked, place = question(split), str(tmp_path / "s.jsonl")
-    found = tune(split, asked, Budget(5, 5), study=place, out=tmp_path / "best.toml", jobs=2)
-    assert found.trials == 5
-    with open_study(place, asked) as study:
+def test_processes_share_a_study_and_its_budget(split: Split, place: str, out: Path) -> None:
+    asked = question(split)
+    assert tune(split, asked, Budget(5, 5), study=place, out=out, jobs=2).trials == 5
+    with StudyFile(place, asked) as study:
         assert states(study) == ["COMPLETE"] * 5
 
 
-def test_an_error_ends_it_and_that_of_a_worker_reaches_the_caller(split: Split, tmp_path: Path) -> None:
-    asked, place = question(split, fixed={"max_items": 3}), str(tmp_path / "s.jsonl")
+def test_an_error_ends_it_and_that_of_a_worker_reaches_the_caller(
+    split: Split, place: str, out: Path
+) -> None:
+    asked = question(split, fixed={"max_items": 3})
     with pytest.raises(ConfigError, match="more than max_items=3"):
-        tune(split, asked, Budget(2, 5), study=place, out=tmp_path / "best.toml")
-    split.save(tmp_path / "split")
+        tune(split, asked, Budget(2, 5), study=place, out=out)
     told: SimpleQueue[str] = SimpleQueue()
-    budget = {"trials": 2, "minutes": 5}
-    tuning._worker(str(tmp_path / "split"), place, asdict(asked), budget, 1, told)
+    tuning._worker(split, place, asked, Budget(2, 5), 1, told)
     assert "more than max_items=3" in told.get()
 
 
-def test_another_question_is_refused(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, out = str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
-    tune(split, question(split), Budget(1, 5), study=place, out=out)
+def test_another_question_is_refused(split: Split, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with StudyFile(place, question(split)):
+        pass
     for changes, message in (
         ({"metric": "full:ndcg@10"}, "is a study of metric='sampled:ndcg@10', not of 'full:ndcg@10'"),
         ({"time_aware": True}, "is a study of time_aware=False, not of True"),
         ({"split": "other"}, "is a study of split="),
     ):
         with pytest.raises(ConfigError, match=message):
-            tune(split, question(split, **changes), Budget(1, 5), study=place, out=out)
+            StudyFile(place, question(split, **changes))
     monkeypatch.setattr(MODELS["ease"].settings, "space", Space({"l2": Real(1.0, 2.0)}))
     with pytest.raises(ConfigError, match="is a study of space="):
-        tune(split, question(split), Budget(1, 5), study=place, out=out)
+        StudyFile(place, question(split))
 
 
-def test_a_file_of_another_study_is_not_overwritten_unasked(split: Split, tmp_path: Path) -> None:
-    place, out = str(tmp_path / "s.jsonl"), tmp_path / "best.toml"
+def test_a_file_of_another_study_is_not_overwritten_unasked(split: Split, place: str, out: Path) -> None:
     out.write_text("l2 = 1.0\n")
     with pytest.raises(ConfigError, match=r"was not written by the study .*; give another --out"):
         tune(split, question(split), Budget(1, 5), study=place, out=out)
@@ -346,11 +354,10 @@ def test_a_file_of_another_study_is_not_overwritten_unasked(split: Split, tmp_pa
     ("ease", {"metric": "sampled:guess@10"}, "validation_metric='sampled:guess@10' is not possible"),
 ])  # fmt: skip
 def test_what_cannot_be_tuned_is_refused(
-    split: Split, tmp_path: Path, model: str, changes: dict[str, Any], message: str
+    split: Split, place: str, out: Path, model: str, changes: dict[str, Any], message: str
 ) -> None:
-    asked = question(split, model, **changes)
     with pytest.raises(ConfigError, match=message):
-        tune(split, asked, Budget(1, 5), study=str(tmp_path / "s"), out=tmp_path / "b.toml")
+        tune(split, question(split, model, **changes), Budget(1, 5), study=place, out=out)
 
 
 @pytest.mark.parametrize(("trials", "minutes"), [(0, 5), (3, 0), (3, float("nan"))])
@@ -360,16 +367,16 @@ def test_a_budget_of_nothing_is_refused(trials: int, minutes: float) -> None:
 
 
 def test_what_is_shown_names_the_budget_and_the_best(
-    split: Split, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    split: Split, place: str, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked, place = question(split), str(tmp_path / "s.jsonl")
-    tune(split, asked, Budget(3, 5), study=place, out=tmp_path / "best.toml", progress=True)
+    asked = question(split)
+    tune(split, asked, Budget(3, 5), study=place, out=out, progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "ease on small, time-blind: 0 of 3 trials, 0.0 of 5 minutes"
     assert sum(line.startswith("trial ") for line in lines) == 3
     assert "3 of 3 trials" in lines[-1]
     assert "best sampled:ndcg@10 0." in lines[-1]
-    with open_study(place, asked) as study:
+    with StudyFile(place, asked) as study:
         from rich.console import Console
 
         console = Console(width=120, record=True, file=io.StringIO())
@@ -380,16 +387,20 @@ def test_what_is_shown_names_the_budget_and_the_best(
 
 
 def test_history_and_importance_are_drawn_twice_alike(
-    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    split: Split, place: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = Space(
         {"kind": Variant({"a": {}, "b": {}}), "l2": Real(1.0, 1000.0), "recency_floor": Real(0.0, 1.0)}
     )
     monkeypatch.setattr(MODELS["ease"].settings, "space", space)
     monkeypatch.setattr(tuning, "_measure", lambda question, values, *others: -abs(values["l2"] - 300) / 1000)
-    asked, place = question(split), str(tmp_path / "s.jsonl")
-    tune(split, asked, Budget(25, 5), study=place, out=tmp_path / "best.toml")
-    with open_study(place, asked) as study:
+    asked = question(split)
+    tune(split, asked, Budget(2, 5), study=place, out=out)
+    with StudyFile(place, asked) as study:
+        assert not draw_importance(study, tmp_path / "importance")  # of too few trials
+        assert not (tmp_path / "importance.png").exists()
+    tune(split, asked, Budget(25, 5), study=place, out=out)
+    with StudyFile(place, asked) as study:
         found = importances(study)
         assert max(found, key=lambda name: found[name]) == "l2"
         for turn in ("first", "second"):
@@ -400,14 +411,6 @@ def test_history_and_importance_are_drawn_twice_alike(
         assert len(first) > 1000
         assert first == second
     assert b"l2" in (tmp_path / "first" / "importance.svg").read_bytes()
-
-
-def test_too_few_trials_have_no_importance(split: Split, tmp_path: Path) -> None:
-    asked, place = question(split), str(tmp_path / "s.jsonl")
-    tune(split, asked, Budget(2, 5), study=place, out=tmp_path / "best.toml")
-    with open_study(place, asked) as study:
-        assert not draw_importance(study, tmp_path / "importance")
-        assert not (tmp_path / "importance.png").exists()
 
 
 def test_settings_of_every_kind_survive_toml(tmp_path: Path) -> None:

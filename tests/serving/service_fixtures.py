@@ -45,8 +45,8 @@ def serving(run: Path) -> Iterator[Serving]:
     """A client of an app with these settings; problems are answers, never exceptions of the test."""
     with ExitStack() as stack:
 
-        def start(path: Path | None = None, *, loader: Any = None, **values: Any) -> TestClient:
-            app = create_app(path or run, ServeSettings(**values), loader=loader)
+        def start(path: Path | None = None, **values: Any) -> TestClient:
+            app = create_app(path or run, ServeSettings(**values))
             return stack.enter_context(TestClient(app, raise_server_exceptions=False))
 
         yield start

@@ -105,10 +105,10 @@ def test_examples_work_here(serving: Serving) -> None:
 
 def test_limits_are_described(serving: Serving) -> None:
     schemas = serving().get("/openapi.json").json()["components"]["schemas"]
-    of = schemas["RecommendToUsers"]["properties"]
+    of = schemas["RecommendBody"]["properties"]
     assert (of["k"]["minimum"], of["k"]["maximum"]) == (1, 500)
     assert (of["users"]["minItems"], of["users"]["maxItems"]) == (1, 256)
-    assert schemas["ExplainToUser"]["properties"]["top"]["maximum"] == 100
+    assert schemas["ExplainBody"]["properties"]["top"]["maximum"] == 100
 
 
 def test_the_key_is_described_where_it_is_asked_for(serving: Serving) -> None:

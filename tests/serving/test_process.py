@@ -162,9 +162,11 @@ def test_what_cannot_be_served_is_one_line(
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
-    """asyncio turns Nagle's algorithm off only for sockets that name their protocol."""
-    with app_module._listen("127.0.0.1", 0) as made:
-        assert made.proto == socket.IPPROTO_TCP
+    """Nagle's algorithm is off for accepted connections."""
+    with app_module._listen("127.0.0.1", 0) as made, socket.create_connection(made.getsockname()):
+        connection, _ = made.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_the_server_loads_no_trainer(run: Path) -> None:

@@ -14,8 +14,9 @@ from small_service import KEY, Serving
 from hdccf import checkpoint
 from hdccf.errors import RunError
 from hdccf.recommend.recommender import load_run
-from hdccf.serving import served
-from hdccf.serving.served import Holder, Served
+from hdccf.serving import service
+from hdccf.serving.service import AppService, Served
+from hdccf.serving.settings import ServeSettings
 
 pytest_plugins = ["service_fixtures"]
 
@@ -144,16 +145,16 @@ def test_a_watched_run_is_taken_when_its_weights_change(
     serving: Serving, copy: Path, other_run: Path, run: Path
 ) -> None:
     client = serving(copy, watch=True, watch_seconds=0.01)
-    new = served.load(other_run).version
+    new = service.load(other_run).version
     replace(other_run, copy)
     wait_for_version(client, new)
     break_weights(copy)
     replace(run, copy)
-    wait_for_version(client, served.load(run).version)
+    wait_for_version(client, service.load(run).version)
 
 
 def test_what_was_rejected_is_not_tried_again_until_it_changes(copy: Path, other_run: Path) -> None:
-    holder = Holder(copy)
+    holder = AppService(copy, ServeSettings())
     assert not holder.has_changed
     break_weights(copy)
     assert holder.has_changed
@@ -163,7 +164,7 @@ def test_what_was_rejected_is_not_tried_again_until_it_changes(copy: Path, other
     assert holder.has_changed
     outcome = holder.reload()
     assert outcome.accepted
-    assert outcome.version == holder.current.version == served.load(other_run).version
+    assert outcome.version == holder.current.version == service.load(other_run).version
     assert holder.last_rejection is None
 
 
@@ -180,9 +181,9 @@ def test_weights_that_are_replaced_while_they_are_read_are_read_again(
             replace(other_run, copy)
         return loaded
 
-    expected = served.load(other_run)
-    monkeypatch.setattr(served, "load_run", replaced_meanwhile)
-    found = served.load(copy)
+    expected = service.load(other_run)
+    monkeypatch.setattr(service, "load_run", replaced_meanwhile)
+    found = service.load(copy)
     assert calls == 2
     assert found.version == expected.version
     answers = [each.recommender.recommend([4], k=5) for each in (found, expected)]
@@ -191,9 +192,9 @@ def test_weights_that_are_replaced_while_they_are_read_are_read_again(
 
 def test_weights_that_never_hold_still_are_an_error(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = iter(range(100))
-    monkeypatch.setattr(served, "signature", lambda path: (next(counter),))
+    monkeypatch.setattr(service, "signature", lambda path: (next(counter),))
     with pytest.raises(RunError, match="change faster than they can be read"):
-        served.load(copy)
+        service.load(copy)
 
 
 def test_a_request_keeps_the_model_it_began_with(
@@ -201,14 +202,14 @@ def test_a_request_keeps_the_model_it_began_with(
 ) -> None:
     """The swap happens in the middle of a request."""
     client = serving(copy, api_key_file=key_file)
-    service = client.app.state.service  # type: ignore[attr-defined]
-    before = service.holder.current
+    serving_app = client.app.state.service  # type: ignore[attr-defined]
+    before = serving_app.current
 
     def job(model: Served) -> tuple[str, str]:
         replace(other_run, copy)
-        service.reload()
-        return model.version, service.holder.current.version
+        serving_app.reload()
+        return model.version, serving_app.current.version
 
-    began, ended = client.portal.call(service.answer, job)  # type: ignore[union-attr]
+    began, ended = client.portal.call(serving_app.answer, job)  # type: ignore[union-attr]
     assert began == before.version
-    assert ended == service.holder.current.version != began
+    assert ended == serving_app.current.version != began

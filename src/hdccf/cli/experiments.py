@@ -66,8 +66,8 @@ def tune(
     """
     from hdccf.config import parse_assignments, read_toml
     from hdccf.experiments.figures import draw_history, draw_importance
-    from hdccf.experiments.studies import Budget, Question, open_study
-    from hdccf.experiments.tasks import open_split, part_name, task_of
+    from hdccf.experiments.plans import open_split, part_name, task_of
+    from hdccf.experiments.studies import Budget, Question, StudyFile
     from hdccf.experiments.tuning import tune as search
     from hdccf.models import entry_named
 
@@ -91,7 +91,7 @@ def tune(
         overwrite=files.overwrite,
         progress=True,
     )
-    with open_study(place, question) as opened:
+    with StudyFile(place, question) as opened:
         stem = opened.path.with_suffix("")
         draw_history(opened, stem.with_name(f"{stem.name}-history"))
         draw_importance(opened, stem.with_name(f"{stem.name}-importance"))
@@ -140,9 +140,8 @@ def reproduce(
     from dataclasses import replace
 
     from hdccf.config import parse_assignments
-    from hdccf.experiments.plans import STUDIES, Plan
-    from hdccf.experiments.reports import ALL, Reproduction
-    from hdccf.experiments.tasks import open_split, task_of
+    from hdccf.experiments.plans import STUDIES, Plan, open_split, task_of
+    from hdccf.experiments.reproduce import ALL, Reproduction
 
     if study not in (*STUDIES, ALL):
         raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")

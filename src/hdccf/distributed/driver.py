@@ -23,8 +23,8 @@ from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.split import Split
 from hdccf.distributed import worker
-from hdccf.distributed.checkpoint_store import BEST, METRICS, STATE, fetched, newest
 from hdccf.distributed.store import Store, file_system_of, write_store
+from hdccf.distributed.worker import BEST, METRICS, STATE, fetched, newest
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.files import write_json
 from hdccf.models import entry_named, name_of
@@ -40,6 +40,8 @@ DATA_PARALLEL = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
 """The models that train data-parallel."""
 
 _GENERATORS = ("irgan", "sd-gar")
+_START = "ray-start"
+"""The folder of the weights of a warm start."""
 
 
 def fit(
@@ -71,21 +73,21 @@ def fit(
     write_store(split, f"{place}/store", candidates=protocol == "sampled")
     if model is not None:
         with checkpoint.explained(run.path):
-            checkpoint.save(_start_of(run) / "start.safetensors", model.state_dict(), {})
+            checkpoint.save(run.path / _START / "start.safetensors", model.state_dict(), {})
     return _train(run, cluster, progress)
 
 
 def resume(run: RunFolder, *, progress: bool = False) -> Recommender:
     """Resumes from the newest complete checkpoint, with as many workers as the run was started with."""
-    if not run.result.exists():
-        cluster = _cluster_of(run.options)
-        place = f"{storage_of(run, cluster)}/store"
-        try:
-            Store(place)
-        except RunError:
-            write_store(run.split(), place)  # killed before it was whole
-        return _train(run, cluster, progress)
-    return load_run(run.path)
+    if run.result.exists():
+        return load_run(run.path)
+    cluster = _cluster_of(run.options)
+    place = f"{storage_of(run, cluster)}/store"
+    try:
+        Store(place)
+    except RunError:
+        write_store(run.split(), place)  # killed before it was whole
+    return _train(run, cluster, progress)
 
 
 def check(settings: Settings) -> None:
@@ -122,10 +124,26 @@ def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:
 def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
     """One call of Ray Train, from the newest checkpoint to the end."""
     place, gpu = storage_of(run, cluster), run.options.device != "cpu"
+    warm = run.path / _START
+    configuration = {
+        "model": run.model,
+        "settings": resolved_settings(run),
+        "seed": run.seed,
+        "options": {**run.options.model_dump(), "cluster": None},
+        "threads": run.options.threads or 1,
+        "store": f"{place}/store",
+        "start": newest(place),
+        "warm": str(warm) if warm.exists() else None,
+        "progress": progress,
+    }
+    # A new folder for each call: Ray would otherwise trust an incomplete one of a killed call.
+    system, folder = file_system_of(place)
+    found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+    earlier = [info for info in found if info.base_name.startswith("attempt-")]
     with connected(cluster, progress=progress):
         trainer = TorchTrainer(
             worker.run_worker,
-            train_loop_config=_for_workers(run, place, progress),
+            train_loop_config=configuration,
             torch_config=TorchConfig(
                 # Queries of the graph stay on the CPU, with gloo.
                 backend="cpu:gloo,cuda:nccl" if gpu else "gloo",
@@ -133,7 +151,7 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
             ),
             scaling_config=train.ScalingConfig(num_workers=cluster.workers, use_gpu=gpu),
             run_config=train.RunConfig(
-                name=_next_attempt(place),
+                name=f"attempt-{1 + len(earlier)}",
                 storage_path=place,
                 failure_config=train.FailureConfig(max_failures=cluster.retries),
                 checkpoint_config=train.CheckpointConfig(num_to_keep=2),
@@ -172,21 +190,6 @@ def _own_interrupts() -> Iterator[None]:
 def resolved_settings(run: RunFolder) -> dict[str, Any]:
     """The run's settings with `auto` resolved on all users, as a worker sees only some."""
     return run.settings.resolved(run.split().train).model_dump(mode="json")
-
-
-def _for_workers(run: RunFolder, place: str, progress: bool) -> dict[str, Any]:
-    warm = _start_of(run)
-    return {
-        "model": run.model,
-        "settings": resolved_settings(run),
-        "seed": run.seed,
-        "options": {**run.options.model_dump(), "cluster": None},
-        "threads": run.options.threads or 1,
-        "store": f"{place}/store",
-        "start": newest(place),
-        "warm": str(warm) if warm.exists() else None,
-        "progress": progress,
-    }
 
 
 def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], validated: bool) -> None:
@@ -248,17 +251,6 @@ def storage_of(run: RunFolder, cluster: Cluster) -> str:
     if cluster.storage is None:
         return str(run.path.resolve() / "ray")
     return f"{cluster.storage.rstrip('/')}/{run.path.name}-{run.config['split']['fingerprint']}"
-
-
-def _start_of(run: RunFolder) -> Path:
-    return run.path / "ray-start"
-
-
-def _next_attempt(place: str) -> str:
-    """A new folder for each call: Ray would otherwise trust an incomplete one of a killed call."""
-    system, folder = file_system_of(place)
-    found = system.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-    return f"attempt-{1 + sum(info.base_name.startswith('attempt-') for info in found)}"
 
 
 def _one_line(cause: BaseException) -> str:

@@ -1,10 +1,9 @@
-"""Batch inference with Ray Data: `recommend --all` and `evaluate` over workers, a shard of users at a time.
+"""Batch inference with Ray actors: `recommend --all` and `evaluate` over workers, a shard of users at a time.
 
 A worker reads its users' pairs from the store and all vectors from Ray's object store: the results are those
 of one process, and no worker holds all pairs.
 """
 
-import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import ray.data
+import ray
 import torch
+from ray.util import ActorPool
 
 from hdccf import checkpoint
 from hdccf.console import progress_bar
@@ -24,9 +23,9 @@ from hdccf.distributed.driver import DATA_PARALLEL, connected, resolved_settings
 from hdccf.distributed.store import Shard, Store, write_store
 from hdccf.distributed.worker import shard_state
 from hdccf.errors import ConfigError, RunError
-from hdccf.evaluation.candidates import Candidates
+from hdccf.evaluation.candidates import Candidates, IndexArray
 from hdccf.evaluation.evaluation import Rank
-from hdccf.evaluation.metrics import Ranks
+from hdccf.evaluation.metrics import Lists, Ranks
 from hdccf.evaluation.ranking import Ranker, Ranking
 from hdccf.models import entry_named
 from hdccf.recommend import export
@@ -36,6 +35,7 @@ from hdccf.recommend.run_folder import Cluster, RunFolder
 _SHARDS_A_WORKER = 4
 """At least; a worker that is done early takes another shard."""
 _USERS_AT_ONCE = 1 << 16
+_COUNTS = ("above", "tied", "relevant_above", "relevant_tied")
 
 
 def recommend_all(
@@ -52,10 +52,9 @@ def recommend_all(
         with progress_bar("recommending", store.n_users, enabled=progress) as advance:
 
             def frames() -> Iterator[pl.DataFrame]:
-                rows = [{"first": each.first, "last": each.last} for each in some]
-                tables = map_shards(RecommendShard, rows, run, store, cluster, wanted)
-                for users, table in zip(some, tables, strict=True):
-                    yield pl.DataFrame(table)
+                lists = map_shards("recommend", [(each,) for each in some], run, store, cluster, wanted)
+                for users, frame in zip(some, lists, strict=True):
+                    yield frame
                     advance(len(users))
 
             found = frames()
@@ -78,57 +77,65 @@ def shards(store: Store, workers: int) -> list[Shard]:
 
 
 class ShardModel:
-    """The state of a Ray Data actor: builds the run's model for a shard of users at a time."""
+    """A Ray actor that builds the run's model for a shard of users at a time, and answers for them."""
 
-    def __init__(self, store: str, about: dict[str, Any], weights: Any, wanted: dict[str, Any]) -> None:
+    def __init__(
+        self, store: str, about: dict[str, Any], weights: dict[str, Any], wanted: dict[str, Any]
+    ) -> None:
         self.store, self.wanted, self.seed = Store(store), wanted, about["seed"]
-        # In a list, as Ray would otherwise send the arrays with every actor. Copied, as the object store's
-        # memory is read-only, which torch does not support.
-        arrays = ray.get(weights[0])
-        self.weights = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        # Copied, as the object store's memory is read-only, which torch does not support.
+        self.weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
         self.entry = entry_named(about["model"])
         self.settings = self.entry.settings(**about["settings"])
 
     def recommender(self, users: Shard, *, own_ids: bool) -> Recommender:
+        """The run's model with the weights and the split of a shard."""
         split = self.store.split_of(users, own_ids=own_ids)
         model: Any = self.entry.build(self.settings, split.train, torch.Generator())
         model.load_state_dict(shard_state(self.weights, model, users))
         return Recommender(model, self.settings, split, seed=self.seed)
 
+    def recommend(self, users: Shard) -> pl.DataFrame:
+        """Top-k lists; `wanted` are arguments of `Recommender.recommend`."""
+        found = self.recommender(users, own_ids=True)
+        return found.recommend(found.split.train.user_ids, **self.wanted)
 
-class RecommendShard(ShardModel):
-    """Top-k lists of a shard of users."""
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        (row,) = batch.to_pylist()
-        found = self.recommender(Shard(row["first"], row["last"]), own_ids=True)
-        return found.recommend(found.split.train.user_ids, **self.wanted).to_arrow()
+    def rank(self, users: Shard, drawn: Candidates) -> tuple[IndexArray, IndexArray, Lists] | None:
+        """For each held-out item the user, the numbers of `_COUNTS`, and the user's top-k list."""
+        asked, found = self.wanted, self.recommender(users, own_ids=False)
+        if not len(found.split.part(asked["part"])):
+            return None
+        ranker = Ranker(
+            found.split,
+            asked["part"],
+            seed=asked["seed"],
+            memory=asked["memory"],
+            drawn=lambda: drawn,
+            first_user=users.first,
+        )
+        ranking = ranker.rank(found, asked["protocol"], top=asked["top"])
+        queries = ranker.queries
+        lists = ranking.lists if ranking.lists is not None else np.zeros((len(queries), 0), np.int32)
+        rows = np.repeat(np.arange(len(queries)), queries.held_out)
+        counts = np.stack([getattr(ranking.ranks, name) for name in _COUNTS], axis=1)
+        return queries.users[rows] + users.first, counts, lists[rows]
 
 
 def map_shards(
-    by: type[ShardModel],
-    rows: list[dict[str, Any]],
+    method: str,
+    arguments: list[tuple[Any, ...]],
     run: RunFolder,
     store: Store,
     cluster: Cluster,
     wanted: dict[str, Any],
-) -> Iterator[pa.Table]:
-    """Maps rows (a shard of users each) with a pool of Ray Data actors, in their order."""
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+) -> Iterator[Any]:
+    """What a method of `ShardModel` returns for each tuple of arguments, in their order."""
     about = {"model": run.model, "settings": resolved_settings(run), "seed": run.seed}
     tensors, _ = checkpoint.load(run.best)
     weights = ray.put({name: tensor.numpy() for name, tensor in tensors.items()})
-    answers = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        by,
-        batch_size=1,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=cluster.workers),
-        fn_constructor_args=(store.path, about, [weights], wanted),
-    )
-    yield from answers.iter_batches(batch_size=None, batch_format="pyarrow")
+    actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(ShardModel)
+    actors = [actor.remote(store.path, about, weights, wanted) for _ in range(cluster.workers)]
+    yield from ActorPool(actors).map(lambda each, given: getattr(each, method).remote(*given), arguments)
 
 
 @contextmanager
@@ -151,45 +158,6 @@ def store_of(run: RunFolder) -> Iterator[Store]:
         yield Store(folder)
 
 
-_COUNTS = ("above", "tied", "relevant_above", "relevant_tied")
-
-
-class RankShard(ShardModel):
-    """The ranks of a shard's held-out items, and the users' top-k lists if requested."""
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        (row,) = batch.to_pylist()
-        users, asked = Shard(row["first"], row["last"]), self.wanted
-        found = self.recommender(users, own_ids=False)
-        if not len(found.split.part(asked["part"])):
-            return _table(np.zeros(0, np.int64), {}, np.zeros((0, asked["top"]), np.int32))
-        ranker = Ranker(
-            found.split,
-            asked["part"],
-            seed=asked["seed"],
-            memory=asked["memory"],
-            drawn=lambda: _candidates(row, asked["negatives"]),
-            first_user=users.first,
-        )
-        ranking = ranker.rank(found, asked["protocol"], top=asked["top"])
-        queries, ranks = ranker.queries, ranking.ranks
-        counts = {name: getattr(ranks, name) for name in _COUNTS}
-        who = np.repeat(queries.users + users.first, queries.held_out)
-        lists = ranking.lists if ranking.lists is not None else np.zeros((len(queries), 0), np.int32)
-        return _table(who, counts, lists[np.repeat(np.arange(len(queries)), queries.held_out)])
-
-
-def _table(users: Any, counts: dict[str, Any], lists: Any) -> pa.Table:
-    columns = {name: counts.get(name, np.zeros(0, np.int64)) for name in _COUNTS}
-    rows = pa.array([row.tobytes() for row in np.ascontiguousarray(lists, np.int32)], pa.binary())
-    return pa.table({"user": users, **columns, "list": rows})
-
-
-def _candidates(row: dict[str, Any], negatives: int) -> Candidates:
-    users = np.frombuffer(row["users"], np.int64)
-    return Candidates(users, np.frombuffer(row["negatives"], np.int32).reshape(len(users), negatives))
-
-
 @contextmanager
 def ranked_together(run: RunFolder, cluster: Cluster, memory: int) -> Iterator[Rank]:
     """The `rank` argument of `evaluate` for ranking with workers."""
@@ -203,35 +171,31 @@ def ranked_together(run: RunFolder, cluster: Cluster, memory: int) -> Iterator[R
                 "top": top,
                 "seed": ranker.seed,
                 "memory": memory,
-                "negatives": ranker.frozen.negatives.shape[1] if protocol == "sampled" else 0,
             }
-            rows = [_row(each, ranker.frozen if protocol == "sampled" else None) for each in some]
-            tables = list(map_shards(RankShard, rows, run, store, cluster, wanted))
-            return _together(pa.concat_tables(tables), ranker, protocol, top)
+            drawn = [_of_shard(ranker, each, protocol) for each in some]
+            arguments = list(zip(some, drawn, strict=True))
+            found = map_shards("rank", arguments, run, store, cluster, wanted)
+            return _together([each for each in found if each is not None], ranker, protocol)
 
         yield rank
 
 
-def _row(users: Shard, frozen: Candidates | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"first": users.first, "last": users.last, "users": b"", "negatives": b""}
-    if frozen is not None:
-        low, high = np.searchsorted(frozen.users, [users.first, users.last])
-        row["users"] = (frozen.users[low:high] - users.first).tobytes()
-        row["negatives"] = np.ascontiguousarray(frozen.negatives[low:high]).tobytes()
-    return row
+def _of_shard(ranker: Ranker, users: Shard, protocol: str) -> Candidates | None:
+    """The frozen negatives of some users, numbered from 0; none for full ranking."""
+    if protocol == "full":
+        return None
+    frozen = ranker.frozen
+    low, high = np.searchsorted(frozen.users, [users.first, users.last])
+    return Candidates(frozen.users[low:high] - users.first, frozen.negatives[low:high])
 
 
-def _together(table: pa.Table, ranker: Ranker, protocol: str, top: int) -> Ranking:
-    """All workers' counts in the order of the queries."""
+def _together(parts: list[tuple[IndexArray, IndexArray, Lists]], ranker: Ranker, protocol: str) -> Ranking:
+    """All shards' counts and lists in the order of the queries."""
     queries = ranker.queries
-    users = table["user"].to_numpy()
+    users, counts, lists = (np.concatenate(part) for part in zip(*parts, strict=True))
     where = np.zeros(ranker.split.n_users, np.int64)
     where[queries.users] = np.arange(len(queries))
     order = np.argsort(where[users], kind="stable")
-    counts = {name: table[name].to_numpy()[order] for name in _COUNTS}
-    negatives = ranker.candidates(protocol) - queries.held_out
-    ranks = Ranks(queries.starts, **counts, negatives=negatives)
-    if not top:
-        return Ranking(ranks, None)
-    first = table["list"].take(pa.array(order[queries.starts[:-1]]))
-    return Ranking(ranks, np.frombuffer(b"".join(first.to_pylist()), np.int32).reshape(-1, top))
+    columns = dict(zip(_COUNTS, counts[order].T, strict=True))
+    ranks = Ranks(queries.starts, **columns, negatives=ranker.candidates(protocol) - queries.held_out)
+    return Ranking(ranks, lists[order[queries.starts[:-1]]] if lists.shape[1] else None)

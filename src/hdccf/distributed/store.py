@@ -9,8 +9,8 @@ validation.parquet    what is held out, by user
 test.parquet
 candidates.parquet    the frozen negatives of sampled ranking, by user
 
-Row groups have the least and the greatest user (or item) in the file's footer: a reader of a shard reads the
-groups that overlap it, and nothing else. The folder may be on any file system of Arrow.
+Row groups have the least and the greatest user (or item) in the file's footer: Arrow reads the groups that
+overlap a shard, and nothing else. The folder may be on any file system of Arrow.
 """
 
 import json
@@ -114,8 +114,6 @@ class Store:
             raise RunError(f"{path} holds no store of training pairs ({cause}); train again") from cause
         if self.meta.get("version") != FORMAT_VERSION:
             raise RunError(f"{path} is a store of another version of hdccf; train again")
-        self.groups_read = 0
-        """How many row groups were read so far."""
 
     @property
     def n_users(self) -> int:
@@ -127,11 +125,13 @@ class Store:
 
     @cached_property
     def user_degrees(self) -> NDArray[np.int64]:
-        return self._degrees("users")
+        """Training pairs of each user."""
+        return np.array(self._column("users", "degree"), np.int64)
 
     @cached_property
     def item_degrees(self) -> NDArray[np.int64]:
-        return self._degrees("items")
+        """Training pairs of each item."""
+        return np.array(self._column("items", "degree"), np.int64)
 
     def shards(self, kind: str, parts: int) -> list[Shard]:
         """All users (or items) in consecutive shards with about as many training pairs each."""
@@ -148,23 +148,30 @@ class Store:
 
     def split_of(self, users: Shard, *, own_ids: bool = False) -> Split:
         """The split of some users, who are numbered from 0; items are all, under their numbers or own ids."""
-        user_ids, item_ids, titles = self._ids(users, own_ids)
+        titles = None
+        if own_ids:
+            user_ids = pl.Series("user", self._column("users", "id").slice(users.first, len(users)))
+            items = pq.read_table(self._file("items"), filesystem=self._system)
+            item_ids = pl.Series("item", items["id"])
+            if "title" in items.column_names:
+                titles = pl.Series("title", items["title"])
+        else:
+            user_ids = pl.int_range(users.first, users.last, dtype=pl.Int32, eager=True)
+            item_ids = pl.int_range(self.n_items, dtype=pl.Int32, eager=True)
         parts = []
         for name in ("by_user", *_HELD_OUT):
             rows = self._read(name, "user", users)
-            parts.append(
-                Interactions(
-                    users=(rows["user"].to_numpy() - np.int32(users.first)).astype(np.int32),
-                    items=np.array(rows["item"].to_numpy(), np.int32),
-                    times=np.array(rows["time"].to_numpy(), np.int64)
-                    if "time" in rows.column_names
-                    else None,
-                    counts=np.array(rows["count"].to_numpy(), np.int32),
-                    user_ids=user_ids,
-                    item_ids=item_ids,
-                    titles=titles,
-                )
+            columns = {column: np.array(rows[column].to_numpy()) for column in rows.column_names}
+            part = Interactions(
+                users=columns["user"] - np.int32(users.first),
+                items=columns["item"],
+                times=columns.get("time"),
+                counts=columns["count"],
+                user_ids=user_ids,
+                item_ids=item_ids,
+                titles=titles,
             )
+            parts.append(part)
         train, validation, test = parts
         return Split(train, validation, test, self.meta["method"], {})
 
@@ -175,42 +182,13 @@ class Store:
         negatives = table.flatten().to_numpy().reshape(len(rows), table.type.list_size)
         return Candidates(rows["user"].to_numpy().astype(np.int64) - users.first, negatives)
 
-    def _degrees(self, name: str) -> NDArray[np.int64]:
-        table = pq.read_table(self._file(name), columns=["degree"], filesystem=self._system)
-        return np.array(table["degree"].to_numpy(), np.int64)
-
-    def _ids(self, users: Shard, own: bool) -> tuple[pl.Series, pl.Series, pl.Series | None]:
-        if not own:
-            numbers = pl.int_range(users.first, users.last, dtype=pl.Int32, eager=True)
-            return numbers, pl.int_range(self.n_items, dtype=pl.Int32, eager=True), None
-        of_users = pq.read_table(self._file("users"), columns=["id"], filesystem=self._system)
-        of_items = pq.read_table(self._file("items"), filesystem=self._system)
-        titles = of_items["title"] if "title" in of_items.column_names else None
-        return (
-            pl.Series("user", of_users["id"].slice(users.first, len(users))),
-            pl.Series("item", of_items["id"]),
-            None if titles is None else pl.Series("title", titles),
-        )
+    def _column(self, name: str, column: str) -> pa.ChunkedArray:
+        return pq.read_table(self._file(name), columns=[column], filesystem=self._system)[column]
 
     def _read(self, name: str, by: str, wanted: Shard) -> pa.Table:
-        """The rows of a shard, from the groups that touch it."""
-        with self._system.open_input_file(self._file(name)) as source:
-            file = pq.ParquetFile(source)
-            column = file.schema_arrow.get_field_index(by)
-            touching = [
-                group
-                for group in range(file.num_row_groups)
-                if _touches(file.metadata.row_group(group).column(column).statistics, wanted)
-            ]
-            self.groups_read += len(touching)
-            table = file.read_row_groups(touching)
-        keys = table[by].to_numpy()
-        low, high = np.searchsorted(keys, [wanted.first, wanted.last])
-        return table.slice(low, high - low)
+        """The rows of a shard, in order."""
+        overlap = [(by, ">=", wanted.first), (by, "<", wanted.last)]
+        return pq.read_table(self._file(name), filters=overlap, filesystem=self._system)
 
     def _file(self, name: str) -> str:
         return f"{self._folder}/{name}.parquet"
-
-
-def _touches(statistics: Any, wanted: Shard) -> bool:
-    return bool(statistics.min < wanted.last and statistics.max >= wanted.first)

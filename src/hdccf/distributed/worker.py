@@ -1,31 +1,41 @@
-"""What every worker runs: the training loop on its shard of the data, validated on its own users."""
+"""What every worker runs: the training loop on its shard of the data, with checkpoints through Ray Train.
 
+A checkpoint is a folder with the tensors, the best weights, the metrics so far, and `parts.json`, which has
+the size of each: one that was interrupted lacks something, and is skipped.
+"""
+
+import json
 import os
 import resource
+import shutil
+import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from ray import get_runtime_context
+from pyarrow import fs
+from ray import get_runtime_context, train
 from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import Settings, TrainingSettings
-from hdccf.distributed.checkpoint_store import RayCheckpointStore, fetched
-from hdccf.distributed.graph import WorkerData
-from hdccf.distributed.process_group import TorchProcessGroup
-from hdccf.distributed.store import Shard, Store
+from hdccf.distributed.sharding import TorchProcessGroup, WorkerData
+from hdccf.distributed.store import Shard, Store, file_system_of
 from hdccf.errors import TrainingError
 from hdccf.evaluation import metrics
 from hdccf.evaluation.ranking import Ranker
+from hdccf.files import write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
 from hdccf.training.fit import parse_metric
 from hdccf.training.loop import Loop, device_named
+from hdccf.training.state import CheckpointStore
 from hdccf.training.telemetry import Board, Stopwatch
 
 
@@ -42,7 +52,9 @@ def run_worker(config: dict[str, Any]) -> dict[str, Any]:
     model.to(device)
     model.process_group = group
     store = RayCheckpointStore(group.rank, config["start"])
-    _warm(model, config["warm"])
+    if config["warm"] is not None:
+        with fetched(config["warm"]) as folder:
+            checkpoint.fill(model, checkpoint.load(folder / "start.safetensors")[0], folder)
     watch = Stopwatch() if options.profile else None
     loop = Loop(
         model,
@@ -66,13 +78,6 @@ def run_worker(config: dict[str, Any]) -> dict[str, Any]:
     return {"workers": facts, "profile": None if watch is None else watch.report()}
 
 
-def _warm(model: Model, place: str | None) -> None:
-    """Fills the model with another run's weights (warm start)."""
-    if place is not None:
-        with fetched(place) as folder:
-            checkpoint.fill(model, checkpoint.load(folder / "start.safetensors")[0], folder)
-
-
 def _facts(group: TorchProcessGroup, data: WorkerData, began: float, ready: float) -> list[dict[str, float]]:
     """Of every worker: node, pairs held, peak memory, bytes sent, and times."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -89,12 +94,6 @@ def _facts(group: TorchProcessGroup, data: WorkerData, began: float, ready: floa
     table = torch.zeros(group.size, len(own), dtype=torch.float64)
     table[group.rank] = torch.tensor(list(own.values()), dtype=torch.float64)
     return [dict(zip(own, row, strict=True)) for row in group.all_reduce(table).tolist()]
-
-
-def share_weights(alone: Model, model: Model, users: Shard) -> None:
-    """Gives a model of a shard of users the weights of the whole model, without copying them."""
-    assert isinstance(alone, torch.nn.Module)  # noqa: S101 - all models that a process group trains are
-    alone.load_state_dict(shard_state(model.state_dict(), alone, users), assign=True)
 
 
 def shard_state(whole: dict[str, Tensor], alone: Model, users: Shard) -> dict[str, Tensor]:
@@ -117,20 +116,121 @@ class DistributedValidator:
             self.ranker = Ranker(data.split, "validation", drawn=lambda: data.store.candidates_of(data.users))
 
     def __call__(self, model: Model) -> dict[str, float]:
-        settings = self.settings
-        if not self.data.store.meta["validation"] or not isinstance(settings, TrainingSettings):
+        settings, data = self.settings, self.data
+        if not data.store.meta["validation"] or not isinstance(settings, TrainingSettings):
             return {}
-        sums = self.data.group.all_reduce(torch.tensor(self._sum_and_count(model), dtype=torch.float64))
-        return {settings.validation_metric: float(sums[0] / sums[1])}
+        own = torch.zeros(2, dtype=torch.float64)  # sum and count
+        if self.ranker is not None:
+            if self.alone is None:
+                build = entry_named(name_of(settings)).build
+                self.alone = build(settings, data.split.train, torch.Generator())
+            weights = shard_state(model.state_dict(), self.alone, data.users)
+            self.alone.load_state_dict(weights, assign=True)  # without a copy
+            protocol, name = parse_metric(settings.validation_metric)
+            values = metrics.per_user(self.ranker.rank(self.alone.scorer(), protocol).ranks, name)
+            own[0], own[1] = float(np.nansum(values)), int(np.count_nonzero(~np.isnan(values)))
+        total, count = data.group.all_reduce(own)
+        return {settings.validation_metric: float(total / count)}
 
-    def _sum_and_count(self, model: Model) -> tuple[float, float]:
-        if self.ranker is None or not isinstance(self.settings, TrainingSettings):
-            return 0.0, 0.0
-        if self.alone is None:
-            build = entry_named(name_of(self.settings)).build
-            self.alone = build(self.settings, self.data.split.train, torch.Generator())
-        share_weights(self.alone, model, self.data.users)
-        protocol, name = parse_metric(self.settings.validation_metric)
-        ranks = self.ranker.rank(self.alone.scorer(), protocol).ranks
-        values = metrics.per_user(ranks, name)
-        return float(np.nansum(values)), float(np.count_nonzero(~np.isnan(values)))
+
+# -- checkpoints ---------------------------------------------------------------------------------------------
+
+PARTS = "parts.json"
+STATE, BEST, METRICS = "checkpoint.safetensors", "best.safetensors", "metrics.jsonl"
+
+
+def seal(folder: Path, step: int) -> None:
+    """Writes the sizes of a folder's files, for `newest` to compare with."""
+    (folder / PARTS).unlink(missing_ok=True)
+    sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    write_json(folder / PARTS, {"step": step, "sizes": sizes})
+
+
+def newest(path: str) -> str | None:
+    """The whole checkpoint with the most steps in a folder, however deep; none where there is none."""
+    system, folder = file_system_of(path)
+    found = system.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+    sizes = {info.path: info.size for info in found if info.type == fs.FileType.File}
+    whole: list[tuple[int, str]] = []
+    for name in sizes:
+        if not name.endswith(f"/{PARTS}"):
+            continue
+        place = name.removesuffix(f"/{PARTS}")
+        with suppress(ValueError), system.open_input_stream(name) as file:
+            parts = json.loads(file.read())
+            if all(sizes.get(f"{place}/{part}") == size for part, size in parts["sizes"].items()):
+                whole.append((parts["step"], place))
+    if not whole:
+        return None
+    best = max(whole)[1]
+    # File systems leave out the scheme of an address.
+    return best if "://" not in path else path.rstrip("/") + best.removeprefix(folder.rstrip("/"))
+
+
+@contextmanager
+def fetched(path: str) -> Iterator[Path]:
+    """A checkpoint's folder as a local one."""
+    system, folder = file_system_of(path)
+    if isinstance(system, fs.LocalFileSystem):
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="hdccf-checkpoint-") as local:
+        fs.copy_files(folder, local, source_filesystem=system)
+        yield Path(local)
+
+
+Tensors = dict[str, Tensor]
+
+
+class RayCheckpointStore(CheckpointStore):
+    """The checkpoint store of a worker: rank 0 writes, all ranks report, and all read at the start."""
+
+    def __init__(self, rank: int, start: str | None) -> None:
+        """`start` is a checkpoint of an earlier call to resume from, unless Ray has one of this call."""
+        self.rank, self._start = rank, start
+        self._scratch = tempfile.TemporaryDirectory(prefix="hdccf-worker-")
+        self._folder = Path(self._scratch.name)
+        self._records: list[dict[str, Any]] = []
+        self.location = "Ray's storage path"
+
+    def load(self, device: torch.device) -> tuple[Tensors, dict[str, Any]] | None:
+        reported = train.get_checkpoint()
+        if reported is None and self._start is None:
+            return None
+        with reported.as_directory() if reported is not None else fetched(str(self._start)) as found:
+            folder = Path(found)
+            self.location = str(folder / STATE)
+            if self.rank == 0:
+                best, records = folder / BEST, folder / METRICS
+                if best.exists():
+                    shutil.copyfile(best, self._folder / BEST)
+                lines = records.read_text(encoding="utf-8").splitlines()
+                self._records = [json.loads(line) for line in lines]
+            return checkpoint.load(folder / STATE, device)
+
+    def save(self, tensors: Tensors, facts: dict[str, Any]) -> None:
+        state = facts["state"]
+        shown = {"epoch": state["epoch"], "step": state["step"]}
+        if self.rank != 0:
+            train.report(shown, checkpoint=None)
+            return
+        checkpoint.save(self._folder / STATE, tensors, facts)
+        lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in self._records)
+        (self._folder / METRICS).write_text(lines, encoding="utf-8")
+        # Epochs are many steps long: this orders checkpoints whatever an epoch's number of steps.
+        seal(self._folder, state["epoch"] * 1_000_000_000 + state["step"])
+        train.report(shown, checkpoint=train.Checkpoint.from_directory(str(self._folder)))
+
+    def save_best(self, tensors: Tensors, epoch: int) -> None:
+        if self.rank == 0:
+            checkpoint.save(self._folder / BEST, tensors, {"epoch": epoch})
+
+    def load_best(self, device: torch.device) -> Tensors | None:
+        best = self._folder / BEST
+        return checkpoint.load(best, device)[0] if best.exists() else None
+
+    def log(self, record: dict[str, Any]) -> None:
+        self._records.append(record)
+
+    def truncate_log(self, epoch: int) -> None:
+        self._records = [record for record in self._records if record["epoch"] <= epoch]

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from scipy import sparse
 
 from hdccf.console import note
-from hdccf.data.adjacency import Adjacency, stable_order
 from hdccf.data.download import cache_home
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
@@ -42,26 +44,18 @@ class Queries:
     starts: IndexArray
     """The held-out items of `users[k]` are `items[starts[k]:starts[k + 1]]`."""
     items: IndexArray
-    histories: tuple[Adjacency, ...]
-    """Items excluded from full ranking: training, and for test validation too."""
 
     @classmethod
     def of(cls, split: Split, part: str) -> "Queries":
         """The queries of the validation or test part of a split."""
         check_part(split, part)
-        held_out = split.part(part).by_user
-        counts = held_out.degrees
-        users = np.flatnonzero(counts)
-        if counts[users].max() > 1:
-            users = users[np.argsort(-counts[users], kind="stable")]
-        # At test time the validation items are known. A validation query must leave test items in: taking
-        # them out would tell the model what comes later.
-        histories = (
-            [split.train.by_user] if part == "validation" else [split.train.by_user, split.validation.by_user]
-        )
+        held_out = split.part(part)
+        counts = held_out.by_user.degrees
+        users = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+        places = np.argsort(users)  # of each user among those who have held-out items, ascending by user
+        rows = np.argsort(np.repeat(places, counts[counts > 0]), kind="stable")
         starts = np.concatenate(([0], np.cumsum(counts[users])))
-        items = _neighbours_of(held_out, users).astype(np.int64)
-        return cls(split, part, users.astype(np.int64), starts, items, tuple(histories))
+        return cls(split, part, users, starts, held_out.items[rows].astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.users)
@@ -72,18 +66,24 @@ class Queries:
         return np.diff(self.starts)
 
     @cached_property
+    def history(self) -> sparse.csr_array:
+        """Users × items that are excluded from full ranking: training, and for test validation too.
+
+        A validation query leaves test items in: excluding them would tell the model what comes later.
+        """
+        train = self.split.train.matrix
+        return train if self.part == "validation" else sparse.csr_array(train + self.split.validation.matrix)
+
+    @cached_property
     def excluded(self) -> IndexArray:
         """How many items of each user are excluded from full ranking."""
-        return sum((source.degrees[self.users] for source in self.histories), np.zeros(len(self), np.int64))
+        return np.diff(self.history.indptr)[self.users].astype(np.int64)
 
     def excluded_cells(self, start: int, stop: int) -> IndexArray:
         """The cells of a block of users, numbered row by row, that are excluded from full ranking."""
-        users = self.users[start:stop]
-        cells = np.concatenate([_neighbours_of(source, users) for source in self.histories], dtype=np.int64)
-        degrees = np.concatenate([source.degrees[users] for source in self.histories])
-        row_starts = np.arange(len(users)) * self.split.n_items
-        cells += np.repeat(np.tile(row_starts, len(self.histories)), degrees)
-        return cells
+        block = self.history[self.users[start:stop]]
+        rows = np.repeat(np.arange(stop - start), np.diff(block.indptr))
+        return rows * self.split.n_items + block.indices
 
 
 def check_part(split: Split, part: str) -> None:
@@ -95,21 +95,6 @@ def check_part(split: Split, part: str) -> None:
             f"the {part} part of this {split.method} split is empty, so there is nothing to evaluate; "
             "use a split that holds interactions out"
         )
-
-
-def _neighbours_of(source: Adjacency, users: IndexArray) -> NDArray[np.int32]:
-    """The neighbours of several users, one after another."""
-    if not len(users):
-        return source.neighbours[:0]
-    first, last = source.starts[users], source.starts[users + 1]
-    if users[-1] - users[0] == len(users) - 1 and np.all(users[1:] > users[:-1]):
-        return source.neighbours[first[0] : last[-1]]  # consecutive users: a slice, which costs nothing
-    lengths = last - first
-    ends = np.cumsum(lengths)
-    # Positions since the user's first entry, plus where the user's entries begin.
-    positions = np.arange(ends[-1], dtype=np.int64) + np.repeat(first - (ends - lengths), lengths)
-    gathered: NDArray[np.int32] = source.neighbours[positions]
-    return gathered
 
 
 # -- negatives -----------------------------------------------------------------------------------------------
@@ -148,48 +133,78 @@ def frozen_candidates(
     folder: Path | None = CACHE,
 ) -> Candidates:
     """Reads the candidates from `folder`, or draws and saves them there; None for no file."""
-    _check(split, part, negatives, weighting, seed)
+    check_part(split, part)
+    if weighting not in WEIGHTINGS:
+        raise EvaluationError(f"weighting={weighting!r} is unknown; choose one of {list(WEIGHTINGS)}")
+    if negatives < 1:
+        raise EvaluationError(
+            f"negatives={negatives} leaves nothing to rank against; use 1 or more, usually 99"
+        )
+    if seed < 0:
+        raise EvaluationError(f"seed={seed} is negative; use 0 or more")
     users = np.unique(split.part(part).users).astype(np.int64)
-    if folder is None:
-        return Candidates(users, draw(split, users, negatives, weighting, np.random.default_rng(seed)))
     named = {"split": split.fingerprint, "part": part, "negatives": str(negatives)}
     named |= {"weighting": weighting, "seed": str(seed)}
     labels = {"format": _FORMAT, **named}
-    name = f"{'-'.join(named.values())}.safetensors"
-    path = (cache_home() / "candidates" if folder is CACHE else Path(folder)) / name
-    if path.exists():
-        return Candidates(users, _read(path, labels, (len(users), negatives)))
+    path = None
+    if folder is not None:
+        path = cache_home() / "candidates" if folder is CACHE else Path(folder)
+        path /= f"{'-'.join(named.values())}.safetensors"
+        if path.exists():
+            return Candidates(users, _read(path, labels, (len(users), negatives)))
     drawn = draw(split, users, negatives, weighting, np.random.default_rng(seed))
-    try:
-        _write(path, labels, drawn)
-    except OSError as cause:
-        note(
-            f"the candidates could not be kept in {path.parent} ({cause.strerror}); the same seed "
-            "draws them again"
-        )
+    if path is not None:
+        try:
+            with atomic_file(path) as temporary:
+                save_file({"negatives": drawn}, temporary, {**labels, "checksum": _checksum(drawn)})
+        except OSError as cause:
+            note(
+                f"the candidates could not be kept in {path.parent} ({cause.strerror}); the same seed "
+                "draws them again"
+            )
     return Candidates(users, drawn)
+
+
+def _read(path: Path, labels: dict[str, str], shape: tuple[int, int]) -> NDArray[np.int32]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = file.metadata() or {}
+            negatives: NDArray[np.int32] = file.get_tensor("negatives")
+    except (OSError, SafetensorError) as cause:
+        raise EvaluationError(f"{path} cannot be read ({cause}); delete it, and it is drawn again") from cause
+    if negatives.shape != shape or found != {**labels, "checksum": _checksum(negatives)}:
+        raise EvaluationError(f"{path} does not hold what its name says; delete it, and it is drawn again")
+    return negatives
+
+
+def _checksum(negatives: NDArray[np.int32]) -> str:
+    return hashlib.sha256(negatives.astype("<i4").tobytes()).hexdigest()
 
 
 def draw(
     split: Split, users: IndexArray, negatives: int, weighting: str, generator: np.random.Generator
 ) -> NDArray[np.int32]:
     """Up to `negatives` items for each of `users` (ascending) that are in none of their parts."""
-    observed = _observed_keys(split)
-    weights = np.ones(split.n_items)
+    observed, n_items = _observed_keys(split), split.n_items
+    weights = np.ones(n_items)
     if weighting == "popularity":
-        weights = np.bincount(split.train.items, minlength=split.n_items).astype(np.float64)
-    left, mass_left = _remaining(observed, users, weights)
+        weights = np.bincount(split.train.items, minlength=n_items).astype(np.float64)
+    # How many items that can be drawn each user has left, and their weight.
+    owner, item = np.divmod(observed, n_items)
+    possible = weights > 0
+    held = np.bincount(owner[possible[item]], minlength=split.n_users)[users]
+    left = np.count_nonzero(possible) - held
+    mass = weights.sum() - np.bincount(owner, weights=weights[item], minlength=split.n_users)[users]
     lacking = np.minimum(left, negatives)
     # Where most draws would be rejected, or most of what is left is wanted, a list is faster.
-    slow = (mass_left < 0.3 * weights.sum()) | (left < 2 * negatives)
-    drawing = np.where(slow, 0, lacking)
-    chosen = _draw_and_reject(observed, users, drawing, weights, generator)
-    rest = lacking - np.bincount(np.searchsorted(users, chosen // split.n_items), minlength=len(users))
-    listed = _draw_from_list(observed, chosen, users, rest, weights, generator)
+    slow = (mass < 0.3 * weights.sum()) | (left < 2 * negatives)
+    chosen, taken = _draw_and_reject(observed, users, np.where(slow, 0, lacking), weights, generator)
+    rest = lacking - np.bincount(np.searchsorted(users, chosen // n_items), minlength=len(users))
+    listed = _draw_from_list(taken, users, rest, weights, generator)
     keys = np.sort(np.concatenate((chosen, listed)))
-    rows, items = np.searchsorted(users, keys // split.n_items), keys % split.n_items
+    rows = np.searchsorted(users, keys // n_items)
     table = np.full((len(users), negatives), -1, np.int32)
-    table[rows, _position_in_run(rows)] = items
+    table[rows, _position_in_run(rows)] = keys % n_items
     return table
 
 
@@ -209,32 +224,20 @@ def _observed_keys(split: Split) -> IndexArray:
     return keys
 
 
-def _remaining(
-    observed: IndexArray, users: IndexArray, weights: NDArray[np.float64]
-) -> tuple[IndexArray, NDArray[np.float64]]:
-    """How many items that can be drawn each user has left, and their weight."""
-    owner, item = np.divmod(observed, len(weights))
-    last = int(users[-1]) + 1
-    inside = owner < last
-    owner, item = owner[inside], item[inside]
-    can = weights > 0
-    count = np.count_nonzero(can) - np.bincount(owner[can[item]], minlength=last)[users]
-    mass = weights.sum() - np.bincount(owner, weights=weights[item], minlength=last)[users]
-    return count.astype(np.int64), mass
-
-
 def _draw_and_reject(
     observed: IndexArray,
     users: IndexArray,
     wanted: IndexArray,
     weights: NDArray[np.float64],
     generator: np.random.Generator,
-) -> IndexArray:
-    """Keys of drawn pairs: each user's first `wanted` draws that are neither observed nor repeats."""
-    n_items = len(weights)
+) -> tuple[IndexArray, IndexArray]:
+    """Keys of drawn pairs: each user's first `wanted` draws that are neither observed nor repeats.
+
+    And both, drawn and observed keys, ascending.
+    """
+    n_items, taken, lacking = len(weights), observed, wanted.copy()
     cumulated = None if np.all(weights == 1) else np.cumsum(weights / weights.sum())
-    chosen = np.empty(0, np.int64)
-    lacking = wanted.copy()
+    chosen = [np.empty(0, np.int64)]
     for _ in range(_ROUNDS):
         active = np.flatnonzero(lacking)
         if not len(active):
@@ -244,29 +247,28 @@ def _draw_and_reject(
             items = generator.integers(0, n_items, len(who))
         else:
             # Rounding can leave the last sum just below one.
-            items = np.minimum(
-                np.searchsorted(cumulated, generator.random(len(who)), side="right"), n_items - 1
-            )
+            items = np.searchsorted(cumulated, generator.random(len(who)), side="right")
+            items = np.minimum(items, n_items - 1)
         keys = users[who] * n_items + items
-        fresh = ~_contains(observed, keys) & ~_contains(chosen, keys)
+        fresh = taken[np.minimum(np.searchsorted(taken, keys), len(taken) - 1)] != keys
         keys, who = keys[fresh], who[fresh]
-        first = _is_first(keys)
+        first = np.sort(np.unique(keys, return_index=True)[1])
         keys, who = keys[first], who[first]
         kept = _position_in_run(who) < lacking[who]
         lacking -= np.bincount(who[kept], minlength=len(users))
-        chosen = np.sort(np.concatenate((chosen, keys[kept])))
-    return chosen
+        chosen.append(keys[kept])
+        taken = np.sort(np.concatenate((taken, keys[kept])))
+    return np.concatenate(chosen), taken
 
 
 def _draw_from_list(
-    observed: IndexArray,
-    chosen: IndexArray,
+    taken: IndexArray,
     users: IndexArray,
     lacking: IndexArray,
     weights: NDArray[np.float64],
     generator: np.random.Generator,
 ) -> IndexArray:
-    """Keys of `lacking` items a user from all that are left: the smallest of exponential times over weights.
+    """Keys of `lacking` items a user that are not `taken`: the smallest of exponential times over weights.
 
     The order of independent exponential times is that of weighted draws without replacement.
     """
@@ -279,9 +281,9 @@ def _draw_from_list(
     for begin in range(0, len(active), rows_at_once):
         rows = active[begin : begin + rows_at_once]
         times = generator.exponential(size=(len(rows), n_items)) * scale
-        for taken in (observed, chosen):
-            row, item = _cells_of(taken, users[rows], n_items)
-            times[row, item] = np.inf
+        first, last = np.searchsorted(taken, [users[rows] * n_items, (users[rows] + 1) * n_items])
+        for row, (begin_taken, end_taken) in enumerate(zip(first, last, strict=True)):
+            times[row, taken[begin_taken:end_taken] % n_items] = np.inf
         most = int(lacking[rows].max())
         order = np.argsort(times, axis=1)[:, :most]
         wanted = np.arange(most) < lacking[rows, None]
@@ -289,70 +291,7 @@ def _draw_from_list(
     return np.concatenate(drawn)
 
 
-def _cells_of(keys: IndexArray, users: IndexArray, n_items: int) -> tuple[IndexArray, IndexArray]:
-    """Row and item of those keys whose user is one of `users`, both ascending."""
-    first, last = np.searchsorted(keys, users * n_items), np.searchsorted(keys, (users + 1) * n_items)
-    rows = np.repeat(np.arange(len(users)), last - first)
-    items = np.concatenate([keys[a:b] for a, b in zip(first, last, strict=True)]) % n_items
-    return rows, items
-
-
-def _contains(ascending: IndexArray, keys: IndexArray) -> NDArray[np.bool_]:
-    if not len(ascending):
-        return np.zeros(len(keys), np.bool_)
-    places = np.searchsorted(ascending, keys)
-    found: NDArray[np.bool_] = ascending[np.minimum(places, len(ascending) - 1)] == keys
-    return found
-
-
-def _is_first(keys: IndexArray) -> NDArray[np.bool_]:
-    """Whether each key has not come before."""
-    first = np.ones(len(keys), np.bool_)
-    if len(keys):
-        order = stable_order(keys)
-        first[order[1:]] = keys[order[1:]] != keys[order[:-1]]
-    return first
-
-
 def _position_in_run(ascending: IndexArray) -> IndexArray:
     """0, 1, 2, … within each run of equal values."""
     positions = np.arange(len(ascending))
     return positions - np.searchsorted(ascending, ascending, side="left")
-
-
-def _check(split: Split, part: str, negatives: int, weighting: str, seed: int) -> None:
-    check_part(split, part)
-    if weighting not in WEIGHTINGS:
-        raise EvaluationError(f"weighting={weighting!r} is unknown; choose one of {list(WEIGHTINGS)}")
-    if negatives < 1:
-        raise EvaluationError(
-            f"negatives={negatives} leaves nothing to rank against; use 1 or more, usually 99"
-        )
-    if seed < 0:
-        raise EvaluationError(f"seed={seed} is negative; use 0 or more")
-
-
-def _write(path: Path, labels: dict[str, str], negatives: NDArray[np.int32]) -> None:
-    from safetensors.numpy import save_file
-
-    with atomic_file(path) as temporary:
-        save_file({"negatives": negatives}, temporary, {**labels, "checksum": _checksum(negatives)})
-
-
-def _read(path: Path, labels: dict[str, str], shape: tuple[int, int]) -> NDArray[np.int32]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            found = file.metadata() or {}
-            negatives: NDArray[np.int32] = file.get_tensor("negatives")
-    except (OSError, SafetensorError) as cause:
-        raise EvaluationError(f"{path} cannot be read ({cause}); delete it, and it is drawn again") from cause
-    intact = negatives.shape == shape and found.get("checksum") == _checksum(negatives)
-    if not intact or any(found.get(label) != value for label, value in labels.items()):
-        raise EvaluationError(f"{path} does not hold what its name says; delete it, and it is drawn again")
-    return negatives
-
-
-def _checksum(negatives: NDArray[np.int32]) -> str:
-    return hashlib.sha256(negatives.astype("<i4").tobytes()).hexdigest()

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -88,42 +88,41 @@ class Comparison:
                 "second": second,
                 "significant": self.is_significant(protocol, metric),
             }
-        tests = [_test_row(test) for test in self.tests]
+        tests = []
+        for test in self.tests:
+            flat = {**asdict(test), **asdict(test.result)}
+            del flat["result"]
+            # JSON has no infinity: the t and d of a constant difference become null.
+            tests.append({key: None if value in (np.inf, -np.inf) else value for key, value in flat.items()})
         return json.dumps({"users": self.users, "results": rows, "tests": tests}, indent=2, allow_nan=False)
 
     def to_markdown(self) -> str:
         """The table with the best in bold, the second underlined, and the legend."""
-        rows = self._rows(bold=("**", "**"), underlined=("<u>", "</u>"), star=r"\*")
-        return f"{markdown_table(self._head(), rows)}\n\n{self._legend()}\n"
+        rows = self._rows(("**", "**"), ("<u>", "</u>"), r"\*")
+        return f"{markdown_table(['', *map(' '.join, self.cells)], rows)}\n\n{self._legend()}\n"
 
     def __str__(self) -> str:
         return self.to_markdown()
 
     def __rich__(self) -> "RenderableType":
-        from rich.console import Group
-        from rich.markup import escape
-
-        rows = self._rows(bold=("[bold]", "[/bold]"), underlined=("[underline]", "[/underline]"), star="*")
-        table = rich_table(self._head(), [[escape(system), *cells] for system, *cells in rows])
-        return Group(table, self._tests_table(), self._legend())
-
-    def _head(self) -> list[str]:
-        return ["", *(f"{protocol} {metric}" for protocol, metric in self.cells)]
-
-    def _tests_table(self) -> "RenderableType":
         from rich import box
+        from rich.console import Group
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
-        table.add_column("best against", no_wrap=True)
-        table.add_column("", min_width=10, overflow="fold")
+        rows = self._rows(("[bold]", "[/bold]"), ("[underline]", "[/underline]"), "*")
+        table = rich_table(
+            ["", *map(" ".join, self.cells)], [[escape(system), *cells] for system, *cells in rows]
+        )
+        tests = Table(box=box.SIMPLE, padding=0, pad_edge=False)
+        tests.add_column("best against", no_wrap=True)
+        tests.add_column("", min_width=10, overflow="fold")
         for head in ("difference (95 % interval)", "p (t)", "p (W)", "d", "r"):
-            table.add_column(head, justify="right", no_wrap=True)
+            tests.add_column(head, justify="right", no_wrap=True)
         for test in self.tests:
             result = test.result
             low, high = result.interval
-            table.add_row(
+            tests.add_row(
                 f"{test.protocol} {test.metric}",
                 escape(test.other),
                 f"{result.difference:+.4f} ({low:+.3f} to {high:+.3f})",
@@ -132,9 +131,9 @@ class Comparison:
                 f"{result.cohen_d:.2f}",
                 f"{result.rank_biserial:.2f}",
             )
-        return table
+        return Group(table, tests, self._legend())
 
-    def _rows(self, *, bold: tuple[str, str], underlined: tuple[str, str], star: str) -> list[list[str]]:
+    def _rows(self, bold: tuple[str, str], underlined: tuple[str, str], star: str) -> list[list[str]]:
         """A row for each system, its name first, with the marks of the paper."""
         rows = {system: [system] for system in self.systems}
         for (protocol, metric), cells in self.cells.items():
@@ -173,21 +172,31 @@ def compare(
     A user's values are averaged over a system's seeds, and systems are paired over users. `names` are
     accuracy metrics; without them HR at the smallest K and NDCG at every K that all have, as in the paper.
     """
-    _check(systems)
     evaluations = [evaluation for runs in systems.values() for evaluation in runs]
+    _check(systems, evaluations)
     protocols = [p for p in evaluations[0].values if all(p in each.values for each in evaluations)]
     if not protocols:
         raise EvaluationError(
             "the evaluations have no protocol in common; evaluate all of them under the same ones"
         )
-    names = _default_names(evaluations) if names is None else list(names)
-    metrics.check_names(names)
+    if names is None:
+        ks = sorted(set.intersection(*(set(evaluation.settings["ks"]) for evaluation in evaluations)))
+        if not ks:
+            raise EvaluationError("the evaluations have no K in common; evaluate all of them at the same K")
+        names = [f"hr@{ks[0]}", *(f"ndcg@{k}" for k in ks)]
+    for name in names:
+        metrics.parse(name)
     generator = np.random.default_rng(seed)
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
     differences: dict[tuple[str, str, str, str], Values] = {}
     for protocol, name in product(protocols, names):
         of_user = _averaged_over_seeds(systems, f"{protocol}/{name}")
-        row = _cells(systems, of_user, protocol, name, resamples, generator)
+        intervals = bootstrap_intervals(list(of_user.values()), resamples=resamples, generator=generator)
+        row = {}
+        for (system, runs), interval in zip(systems.items(), intervals, strict=True):
+            means = [run.values[protocol][name] for run in runs]
+            deviation = float(np.std(means, ddof=1)) if len(means) > 1 else None
+            row[system] = Cell(float(of_user[system].mean()), interval, deviation, len(means))
         cells[protocol, name] = row
         best = max(row, key=lambda system: row[system].mean)
         for other in systems:
@@ -197,19 +206,17 @@ def compare(
     holm_t, holm_wilcoxon = holm([r.p_t for r in results]), holm([r.p_wilcoxon for r in results])
     tests = []
     for pair, result, p_t, p_wilcoxon in zip(differences, results, holm_t, holm_wilcoxon, strict=True):
-        protocol, name, _, other = pair
-        base = cells[protocol, name][other].mean
+        base = cells[pair[:2]][pair[3]].mean
         tests.append(Test(*pair, result, p_t, p_wilcoxon, result.difference / base if base else None))
     return Comparison(list(systems), cells, tests, len(evaluations[0].per_user))
 
 
-def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:
+def _check(systems: Mapping[str, Sequence[Evaluation]], evaluations: Sequence[Evaluation]) -> None:
     if len(systems) < 2 or not all(systems.values()):
         raise EvaluationError(
             f"{len(systems)} system(s) cannot be compared; give two or more "
             "(runs that differ only in their seed are one system)"
         )
-    evaluations = [evaluation for runs in systems.values() for evaluation in runs]
     for setting in _MUST_AGREE:
         found = list(dict.fromkeys(str(evaluation.settings[setting]) for evaluation in evaluations))
         if len(found) > 1:
@@ -217,13 +224,6 @@ def _check(systems: Mapping[str, Sequence[Evaluation]]) -> None:
                 f"the evaluations differ in {setting} ({' and '.join(found[:2])}), so their numbers cannot "
                 "be compared; evaluate all of them on the same split with the same settings"
             )
-
-
-def _default_names(evaluations: Sequence[Evaluation]) -> list[str]:
-    ks = sorted(set.intersection(*(set(evaluation.settings["ks"]) for evaluation in evaluations)))
-    if not ks:
-        raise EvaluationError("the evaluations have no K in common; evaluate all of them at the same K")
-    return [f"hr@{ks[0]}", *(f"ndcg@{k}" for k in ks)]
 
 
 def _averaged_over_seeds(systems: Mapping[str, Sequence[Evaluation]], column: str) -> dict[str, Values]:
@@ -246,32 +246,6 @@ def _averaged_over_seeds(systems: Mapping[str, Sequence[Evaluation]], column: st
     return {system: values[known] for system, values in averaged.items()}
 
 
-def _cells(
-    systems: Mapping[str, Sequence[Evaluation]],
-    of_user: dict[str, Values],
-    protocol: str,
-    name: str,
-    resamples: int,
-    generator: np.random.Generator,
-) -> dict[str, Cell]:
-    intervals = bootstrap_intervals(list(of_user.values()), resamples=resamples, generator=generator)
-    cells = {}
-    for (system, runs), interval in zip(systems.items(), intervals, strict=True):
-        means = [run.values[protocol][name] for run in runs]
-        deviation = float(np.std(means, ddof=1)) if len(means) > 1 else None
-        cells[system] = Cell(float(of_user[system].mean()), interval, deviation, len(means))
-    return cells
-
-
-def _test_row(test: Test) -> dict[str, Any]:
-    """JSON has no infinity: the t and d of a constant difference become null."""
-    flat = {**asdict(test), **asdict(test.result)}
-    del flat["result"]
-    return {
-        key: None if isinstance(value, float) and np.isinf(value) else value for key, value in flat.items()
-    }
-
-
 # -- runs ----------------------------------------------------------------------------------------------------
 
 FOLDER = "evaluation"
@@ -281,8 +255,8 @@ FOLDER = "evaluation"
 class Run(Scorer, Protocol):
     """A trained run, as `load_run` opens it: a scorer with its split, folder and settings."""
 
-    @property
-    def split(self) -> Split: ...
+    split: Split
+    seed: int
 
     @property
     def path(self) -> Path: ...
@@ -292,9 +266,6 @@ class Run(Scorer, Protocol):
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
 
 
 def evaluate_run(
@@ -306,7 +277,9 @@ def evaluate_run(
     same options and the weights have not changed.
     """
     asked = EvaluationOptions(**options).model_dump()
-    folder, digest = Path(run.path) / FOLDER / asked["part"], _digest(Path(run.path))
+    folder, weights = Path(run.path) / FOLDER / asked["part"], Path(run.path) / "best.safetensors"
+    # None where there is no file to tell whether the weights have changed.
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16] if weights.exists() else None
     if not again and digest is not None and folder.exists():
         saved = Evaluation.load(folder)
         settings = {**asked, "protocols": [*asked["protocols"]], "ks": sorted(set(asked["ks"]))}
@@ -323,12 +296,6 @@ def evaluate_run(
     return found
 
 
-def _digest(path: Path) -> str | None:
-    """Of the selected weights; None where there is no file to tell whether they have changed."""
-    weights = path / "best.safetensors"
-    return hashlib.sha256(weights.read_bytes()).hexdigest()[:16] if weights.exists() else None
-
-
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by system: runs that differ only in their seed are one, others differ in name or settings."""
     systems: dict[tuple[str, str], list[Run]] = {}
@@ -339,7 +306,7 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
                 f"{run.split.fingerprint}: their numbers answer different questions; compare runs of the "
                 "same split"
             )
-        settings = json.dumps(_settings(run), sort_keys=True, default=str)
+        settings = json.dumps(run.config["settings"], sort_keys=True, default=str)
         systems.setdefault((run.name, settings), []).append(run)
     for same in systems.values():
         if len({run.seed for run in same}) < len(same):
@@ -355,8 +322,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     """The model's name, and where several systems have the same one the settings in which they differ."""
     labels = []
     for run in runs:
-        own = _settings(run)
-        namesakes = [_settings(other) for other in runs if other.name == run.name]
+        own = run.config["settings"]
+        namesakes = [other.config["settings"] for other in runs if other.name == run.name]
         differing = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
         if len(namesakes) == 1:
             labels.append(run.name)
@@ -365,16 +332,3 @@ def _labels(runs: Sequence[Run]) -> list[str]:
         else:
             labels.append(f"{run.name} ({Path(run.path).name})")
     return labels if len(set(labels)) == len(labels) else [str(run.path) for run in runs]
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    """The model's settings in one level; not the seed, nor where and on how many threads it was trained."""
-
-    def flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-        for key, value in settings.items():
-            if isinstance(value, Mapping):
-                yield from flat(value, f"{prefix}{key}.")
-            else:
-                yield f"{prefix}{key}", value
-
-    return dict(flat(run.config.get("settings", {}), ""))

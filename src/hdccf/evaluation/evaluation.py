@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -273,18 +274,15 @@ def evaluate(
     >>> found.values["full"]["hr@5"] <= found.values["full"]["hr@10"]
     True
     """
-    chosen, sizes = check_protocols(tuple(protocols)), _check_ks(ks)
-    ranker = Ranker(
-        split,
-        part,
-        negatives=negatives,
-        weighting=weighting,
-        seed=seed,
-        memory=memory,
-        folder=folder if folder is None or folder is CACHE else Path(folder),
-    )
-    for protocol in chosen:
-        _refuse_long_lists(ranker, protocol, sizes)
+    if not ks or any(k < 1 for k in ks):
+        raise EvaluationError(
+            f"ks={list(ks)} is impossible; give one or more list lengths of at least 1, such as 10"
+        )
+    chosen, sizes = check_protocols(tuple(protocols)), tuple(sorted(set(ks)))
+    sampling: dict[str, Any] = {"negatives": negatives, "weighting": weighting, "seed": seed}
+    where = folder if folder is None or folder is CACHE else Path(folder)
+    ranker = Ranker(split, part, **sampling, memory=memory, folder=where)
+    facts = _facts(scorer, ranker, chosen, sizes[-1])
     results = _Results(ranker.queries, sizes, ListMetrics(split.train, item_vectors))
     for protocol in chosen:
         top = sizes[-1] if beyond_accuracy and protocol == "full" else 0
@@ -299,14 +297,11 @@ def evaluate(
         "part": part,
         "protocols": list(chosen),
         "ks": list(sizes),
-        "negatives": negatives,
-        "weighting": weighting,
-        "seed": seed,
+        **sampling,
         "beyond_accuracy": beyond_accuracy,
         "similarity_users": similarity_users,
         "split": split.fingerprint,
     }
-    facts = _facts(scorer, ranker, chosen, sizes)
     return Evaluation(results.values, results.frame(), results.group_values, facts, settings)
 
 
@@ -322,26 +317,37 @@ class _Results:
         self.group_values = {"users": self.users.described(), "items": self.items.described()}
 
     def add_accuracy(self, protocol: str, ranks: Ranks) -> None:
+        """Accuracy metrics; an item group's on its own held-out items, each ranked as the only one."""
         self.values[protocol] = {}
         asked = self.items.which[self.queries.items]
         for name in metrics.names_at(self.ks):
-            of_user = metrics.per_user(ranks, name)
-            self._add(protocol, name, of_user)
-            # An item group is measured on its own held-out items, each ranked as if it were the only one.
-            of_pair = of_user if ranks.alone is ranks else metrics.per_user(ranks.alone, name)
-            self._add_groups("items", protocol, name, self.items.means(of_pair, asked))
+            self._add(protocol, name, metrics.per_user(ranks, name))
+            of_items = self.items.means(metrics.per_user(ranks.alone, name), asked)
+            self._add_groups("items", protocol, name, of_items)
 
     def add_lists(self, protocol: str, lists: Lists, sample: IndexArray) -> None:
         """Beyond-accuracy metrics at each K; the similarity on a sample of the lists."""
+        everyone = np.arange(len(lists))
+        list_metrics: dict[str, tuple[Callable[[Lists], Values], IndexArray]] = {
+            "popularity": (partial(metrics.list_means, self.lists.counts), everyone),
+            "novelty": (partial(metrics.list_means, self.lists.bits), everyone),
+            "similarity": (self.lists.similarity, sample),
+        }
         for k in self.ks:
             listed = np.ascontiguousarray(lists[:, :k])
             self._add_exposure(protocol, listed, k)
-            by_group = metrics.GroupedLists(listed, self.items.which, len(self.items))
-            for metric, of_item in (("popularity", self.lists.counts), ("novelty", self.lists.bits)):
-                self._add(protocol, f"{metric}@{k}", metrics.list_means(of_item, listed))
-                self._add_by_item_group(protocol, f"{metric}@{k}", by_group.means(of_item))
-            if k > 1 and len(sample):
-                self._add_similarity(protocol, listed, sample, k)
+            which = self.items.which[listed]
+            # An item group's: of the part of each list that belongs to it.
+            parts = [np.where(which == number, listed, -1) for number in range(len(self.items))]
+            for metric, (measure, rows) in list_metrics.items():
+                of_user = np.full(len(lists), np.nan)
+                of_user[rows] = measure(listed[rows])
+                if metric == "similarity" and np.isnan(of_user).all():
+                    continue
+                self._add(protocol, f"{metric}@{k}", of_user)
+                by_group = np.concatenate([measure(part[rows]) for part in parts])
+                groups = np.repeat(np.arange(len(parts)), len(rows))
+                self._add_groups("items", protocol, f"{metric}@{k}", self.items.means(by_group, groups))
 
     def frame(self) -> pl.DataFrame:
         """A row for each user, ascending by contiguous id; null where a user has no value."""
@@ -372,23 +378,6 @@ class _Results:
         shares = self.items.named(float(part.sum() / max(shown.sum(), 1)) for part in of_items)
         self._add_groups("items", protocol, f"exposure@{k}", shares)
 
-    def _add_similarity(self, protocol: str, listed: Lists, sample: IndexArray, k: int) -> None:
-        """Of some users' lists, and of the part of each list that belongs to an item group."""
-        of_user = np.full(len(listed), np.nan)
-        of_user[sample] = self.lists.similarity(listed[sample])
-        if np.isnan(of_user).all():
-            return
-        self._add(protocol, f"similarity@{k}", of_user)
-        which = self.items.which[listed[sample]]
-        parts = [np.where(which == number, listed[sample], -1) for number in range(len(self.items))]
-        by_group = np.stack([self.lists.similarity(part) for part in parts], axis=1)
-        self._add_by_item_group(protocol, f"similarity@{k}", by_group)
-
-    def _add_by_item_group(self, protocol: str, name: str, by_group: Values) -> None:
-        """From a row for each list and a column for each item group."""
-        which = np.broadcast_to(np.arange(by_group.shape[1]), by_group.shape).ravel()
-        self._add_groups("items", protocol, name, self.items.means(by_group.ravel(), which))
-
     def _add_groups(self, kind: str, protocol: str, name: str, means: dict[str, float]) -> None:
         for group, mean in means.items():
             self.group_values[kind][group]["values"].setdefault(protocol, {})[name] = mean
@@ -401,25 +390,8 @@ def _sample(n: int, size: int | None, seed: int) -> IndexArray:
     return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
 
 
-def _check_ks(ks: Sequence[int]) -> tuple[int, ...]:
-    if not ks or any(k < 1 for k in ks):
-        raise EvaluationError(
-            f"ks={list(ks)} is impossible; give one or more list lengths of at least 1, such as 10"
-        )
-    return tuple(sorted(set(ks)))
-
-
-def _refuse_long_lists(ranker: Ranker, protocol: str, ks: tuple[int, ...]) -> None:
-    most = int(ranker.candidates(protocol).max())
-    if ks[-1] > most:
-        raise EvaluationError(
-            f"K={ks[-1]} is larger than the candidates of {protocol} ranking, where no user has more than "
-            f"{most}: every metric at K would be trivial; use K of at most {most}"
-        )
-
-
-def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], ks: tuple[int, ...]) -> dict[str, int]:
-    """Counts that a reader of the numbers should know."""
+def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], k: int) -> dict[str, int]:
+    """Counts that a reader of the numbers should know; refuses lists longer than any user's candidates."""
     queries, split = ranker.queries, ranker.split
     conditions = {
         "users_without_training": split.train.by_user.degrees[queries.users] == 0,
@@ -429,8 +401,14 @@ def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], ks: tuple
     }
     for protocol in protocols:
         candidates = ranker.candidates(protocol)
+        most = int(candidates.max())
+        if k > most:
+            raise EvaluationError(
+                f"K={k} is larger than the candidates of {protocol} ranking, where no user has more than "
+                f"{most}: every metric at K would be trivial; use K of at most {most}"
+            )
         conditions[f"{protocol}_users_without_negatives"] = candidates == queries.held_out
-        conditions[f"{protocol}_users_with_fewer_candidates_than_k"] = candidates < ks[-1]
+        conditions[f"{protocol}_users_with_fewer_candidates_than_k"] = candidates < k
     if "sampled" in protocols:
         conditions["sampled_users_with_fewer_negatives"] = ranker.negatives[:, -1] < 0
     return {

@@ -37,7 +37,6 @@ IndexArray = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 AT_K = ("hr", "ndcg", "recall", "precision", "mrr", "map")
-ACCURACY = (*AT_K, "auc")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +62,7 @@ class Ranks:
         negatives: IndexArray,
     ) -> "Ranks":
         """From each held-out item's score, G and T; A and m follow from the user's other held-out items."""
-        if len(scores) == len(starts) - 1:
-            relevant_above, relevant_tied = np.zeros_like(above), np.ones_like(above)
-        else:
-            relevant_above, relevant_tied = _counts_among_held_out(starts, scores)
-        return cls(starts, above, tied, relevant_above, relevant_tied, negatives)
+        return cls(starts, above, tied, *_counts_among_held_out(starts, scores), negatives)
 
     @cached_property
     def relevant(self) -> IndexArray:
@@ -77,16 +72,12 @@ class Ranks:
     @cached_property
     def first(self) -> IndexArray:
         """Of each user a held-out item that no other one is above."""
-        if len(self.above) == len(self.relevant):
-            return self.starts[:-1]
         leaders = np.where(self.relevant_above == 0, np.arange(len(self.above)), -1)
         return np.maximum.reduceat(leaders, self.starts[:-1])
 
     @cached_property
     def alone(self) -> "Ranks":
         """Each held-out item as if it were its user's only one: the others leave the candidates."""
-        if len(self.above) == len(self.relevant):
-            return self
         count = len(self.above)
         return Ranks(
             starts=np.arange(count + 1),
@@ -99,8 +90,6 @@ class Ranks:
 
     def sums(self, values: Values) -> Values:
         """Adds what belongs to each held-out item up to what belongs to each user."""
-        if len(self.above) == len(self.relevant):
-            return values
         return np.add.reduceat(values, self.starts[:-1])
 
 
@@ -108,7 +97,7 @@ def per_user(ranks: Ranks, name: str) -> Values:
     """The metric of each user; NaN for those who have nothing to rank against."""
     metric, k = parse(name)
     values = auc(ranks) if metric == "auc" else _FORMULAS[metric](ranks, k)
-    return np.where(ranks.negatives > 0, values, np.nan) if not ranks.negatives.all() else values
+    return np.where(ranks.negatives > 0, values, np.nan)
 
 
 def mean(values: Values) -> float:
@@ -194,12 +183,6 @@ def parse(name: str) -> tuple[str, int]:
             "such as 'ndcg@10'"
         )
     return match[1], int(match[2])
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Refuses unknown accuracy metrics."""
-    for name in names:
-        parse(name)
 
 
 def _edges(ranks: Ranks, k: int) -> tuple[IndexArray, IndexArray]:
@@ -342,27 +325,8 @@ def gini(shown: IndexArray) -> float:
 
 def list_means(of_item: NDArray[np.number], lists: Lists) -> Values:
     """The mean of an item's figure over each list; NaN for an empty one."""
-    values = of_item[lists]
-    if lists.size and lists.min() >= 0:
-        return np.asarray(values.mean(1), np.float64)
     real = lists >= 0
-    return _ratio(np.where(real, values, 0).sum(1), real.sum(1))
-
-
-class GroupedLists:
-    """Lists cut into parts, one for each group of items."""
-
-    def __init__(self, lists: Lists, which: IndexArray, n_groups: int) -> None:
-        self.shape = (len(lists), n_groups)
-        rows, columns = np.nonzero(lists >= 0)
-        self._items = lists[rows, columns]
-        self._cells = rows * n_groups + which[self._items]
-        self._sizes = np.bincount(self._cells, minlength=len(lists) * n_groups)
-
-    def means(self, of_item: NDArray[np.number]) -> Values:
-        """The mean of an item's figure: a row for each list, a column for each group, NaN for no items."""
-        sums = np.bincount(self._cells, weights=of_item[self._items], minlength=len(self._sizes))
-        return _ratio(sums, self._sizes).reshape(self.shape)
+    return _ratio(np.where(real, of_item[lists], 0).sum(1), real.sum(1))
 
 
 def _ratio(above: float | NDArray[Any], below: NDArray[Any], otherwise: float = np.nan) -> Values:

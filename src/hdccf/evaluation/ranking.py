@@ -1,4 +1,4 @@
-"""Sampled and full ranking of held-out items through one rank function.
+"""Sampled and full ranking of held-out items through one rank function, and the top-k of each row of scores.
 
 A rank is two counts: how many candidates score strictly more, and how many score the same. Metrics take their
 expectation over the random orders of tied candidates from these; nothing is sorted.
@@ -20,15 +20,16 @@ from torch import Tensor
 from hdccf.config import EvaluationOptions
 from hdccf.console import progress_bar
 from hdccf.data.split import Split
+from hdccf.data.splitmix import mix
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
 from hdccf.evaluation.candidates import CACHE, Candidates, IndexArray, Queries, frozen_candidates
-from hdccf.evaluation.metrics import Ranks
-from hdccf.evaluation.topk import Scores, top_items
+from hdccf.evaluation.metrics import Lists, Ranks
 from hdccf.models.base import Scorer
 
-PROTOCOLS = ("sampled", "full")
+Scores = NDArray[np.floating[Any]]
 
+PROTOCOLS = ("sampled", "full")
 DEFAULT_MEMORY = EvaluationOptions().memory
 """MiB for a block of scores and what is computed from it."""
 _FULL_BLOCK = 1 << 20
@@ -68,14 +69,11 @@ def rank_counts(table: Scores, columns: IndexArray, starts: IndexArray) -> Count
             rows = int(np.count_nonzero(counts > turn))
             pairs = starts[begin : begin + rows] + turn
             level, flags = own[pairs, None], work[:rows]
-            above[pairs] = _count_rows(np.greater(some[:rows], level, out=flags))
-            reached[pairs] = _count_rows(np.greater_equal(some[:rows], level, out=flags))
+            for compare, counted in ((np.greater, above), (np.greater_equal, reached)):
+                compare(some[:rows], level, out=flags)
+                # One call a row: NumPy counts a whole row with vector instructions, but not along an axis.
+                counted[pairs] = list(map(np.count_nonzero, flags))
     return Counts(own, above, reached - above)
-
-
-def _count_rows(flags: NDArray[np.bool_]) -> IndexArray:
-    # One call a row: NumPy counts a whole row with vector instructions, but not along an axis.
-    return np.fromiter(map(np.count_nonzero, flags), np.int64, len(flags))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +81,7 @@ class Ranking:
     """The ranks of held-out items under a protocol, and the top-k lists."""
 
     ranks: Ranks
-    lists: NDArray[np.int32] | None
+    lists: Lists | None
     """The best items of each user, best first, −1 where there were no more; None if not asked for."""
 
 
@@ -141,7 +139,6 @@ class Ranker:
         self, scorer: Scorer, names: tuple[str, ...] = ("ndcg@10",), protocols: tuple[str, ...] = ("sampled",)
     ) -> dict[str, dict[str, float]]:
         """The mean of each named accuracy metric under each protocol, and nothing else."""
-        metrics.check_names(names)
         means: dict[str, dict[str, float]] = {}
         for protocol in check_protocols(protocols):
             ranks = self.rank(scorer, protocol).ranks
@@ -178,7 +175,7 @@ class Ranker:
     def _rows_at_once(self, columns: int, fastest: int) -> int:
         return max(1, min(fastest // columns, self._memory // (_BYTES_A_SCORE * columns)))
 
-    def _full(self, scorer: Scorer, lists: NDArray[np.int32] | None) -> Iterator[tuple[int, int, Counts]]:
+    def _full(self, scorer: Scorer, lists: Lists | None) -> Iterator[tuple[int, int, Counts]]:
         queries, n_items = self.queries, self.split.n_items
         rows = self._rows_at_once(n_items, max(_FULL_BLOCK, _FEWEST_ROWS * n_items))
         for start in range(0, len(queries), rows):
@@ -195,7 +192,7 @@ class Ranker:
             self._refuse_training_items(found, pairs.start)
             yield start, stop, found
 
-    def _sampled(self, scorer: Scorer, _: NDArray[np.int32] | None) -> Iterator[tuple[int, int, Counts]]:
+    def _sampled(self, scorer: Scorer, _: Lists | None) -> Iterator[tuple[int, int, Counts]]:
         queries = self.queries
         start = 0
         while start < len(queries):
@@ -332,3 +329,40 @@ def scorer_for(scorer: Scorer, split: Split) -> Scorer:
     if scorer.n_users == split.n_users and scorer.n_items == split.n_items:
         return scorer
     return PaddedScorer(scorer, split.n_users, split.n_items)
+
+
+# -- top-k ---------------------------------------------------------------------------------------------------
+
+
+def top_items(scores: Scores, k: int, users: IndexArray, seed: int) -> Lists:
+    """The columns of the `k` highest scores of each row, best first; −1 where only −∞ is left.
+
+    Tied columns are ordered by a hash of seed, user and column: random, different from user to user, and the
+    same whatever the size of the blocks.
+    """
+    k_all = min(k, scores.shape[1])
+    # One more than needed: a tie across the edge of the list is then a tie within the selection.
+    values, columns = top_k(scores, min(k_all + 1, scores.shape[1]))
+    ties = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -np.inf)).any(1)
+    values, columns = values[:, :k_all], columns[:, :k_all]
+    for row in np.flatnonzero(ties):
+        own = scores[row]
+        pool = np.flatnonzero((own >= values[row, -1]) & (own > -np.inf))
+        order = np.lexsort((_hash(users[row : row + 1], pool, seed), -own[pool]))[:k_all]
+        columns[row, : len(order)] = pool[order]
+    chosen = np.full((len(scores), k), -1, np.int32)
+    chosen[:, :k_all] = np.where(values == -np.inf, -1, columns)
+    return chosen
+
+
+def top_k(scores: Scores, k: int) -> tuple[Scores, IndexArray]:
+    """The k highest values of each row, highest first, and their columns."""
+    values, columns = torch.topk(torch.from_numpy(scores), k)
+    return values.numpy(), columns.numpy()
+
+
+def _hash(users: IndexArray, columns: IndexArray, seed: int) -> NDArray[np.uint64]:
+    """A number for each user and column, by SplitMix64; unsigned numbers wrap around."""
+    mixed = users.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = mixed + columns.astype(np.uint64) * np.uint64(0xBF58476D1CE4E5B9)
+    return mix(mixed + np.uint64(seed * 0x94D049BB133111EB % 2**64))

@@ -40,13 +40,13 @@ def paired_tests(
         if len(values) < 2:
             raise EvaluationError(f"{len(values)} users cannot be tested; compare on two users or more")
     intervals = bootstrap_intervals(differences, resamples=resamples, generator=generator)
-    return [_paired_test(values, interval) for values, interval in zip(differences, intervals, strict=True)]
-
-
-def _paired_test(values: Values, interval: tuple[float, float]) -> PairedTest:
-    p_wilcoxon, rank_biserial = _wilcoxon(values)
-    t, p_t, cohen_d = _student(values)
-    return PairedTest(len(values), float(values.mean()), interval, t, p_t, p_wilcoxon, cohen_d, rank_biserial)
+    tests = []
+    for values, interval in zip(differences, intervals, strict=True):
+        t, p_t, cohen_d = _student(values)
+        p_wilcoxon, rank_biserial = _wilcoxon(values)
+        mean = float(values.mean())
+        tests.append(PairedTest(len(values), mean, interval, t, p_t, p_wilcoxon, cohen_d, rank_biserial))
+    return tests
 
 
 def _student(values: Values) -> tuple[float, float, float]:
@@ -81,30 +81,21 @@ def bootstrap_intervals(
     samples: Sequence[Values], *, resamples: int = 2000, level: float = 0.95, generator: np.random.Generator
 ) -> list[tuple[float, float]]:
     """Percentile intervals of the means. Samples of equal length are resampled together, user by user."""
-    lengths = {len(values) for values in samples}
     found: dict[int, tuple[float, float]] = {}
-    for length in sorted(lengths):
-        chosen = [number for number, values in enumerate(samples) if len(values) == length]
+    for rows in sorted({len(values) for values in samples}):
+        chosen = [number for number, values in enumerate(samples) if len(values) == rows]
         table = np.stack([samples[number] for number in chosen], axis=1)
-        means = _resampled_means(table, resamples, generator)
-        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        means = []
+        at_once = max(1, 4_000_000 // rows)
+        for begin in range(0, resamples, at_once):
+            size = min(at_once, resamples - begin)
+            drawn = generator.integers(0, rows, (size, rows)) + np.arange(size)[:, None] * rows
+            # How often each row was drawn, times the rows: one matrix product for all columns.
+            times = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
+            means.append(times @ table / rows)
+        low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2], axis=0)
         found |= {number: (float(low[k]), float(high[k])) for k, number in enumerate(chosen)}
     return [found[number] for number in range(len(samples))]
-
-
-def _resampled_means(table: Values, resamples: int, generator: np.random.Generator) -> Values:
-    """The column means of `resamples` bootstrap samples of the rows."""
-    rows = len(table)
-    at_once = max(1, 4_000_000 // rows)
-    means = []
-    for begin in range(0, resamples, at_once):
-        size = min(at_once, resamples - begin)
-        drawn = generator.integers(0, rows, (size, rows))
-        drawn += np.arange(size)[:, None] * rows
-        # How often each row was drawn, times the rows: one matrix product for all columns.
-        times = np.bincount(drawn.ravel(), minlength=size * rows).reshape(size, rows)
-        means.append(times @ table / rows)
-    return np.concatenate(means)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

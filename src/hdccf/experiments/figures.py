@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from hdccf.data.split import Split
 from hdccf.errors import ConfigError
-from hdccf.experiments.journal import Record
-from hdccf.experiments.plans import Row
-from hdccf.experiments.running import BINS
+from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.studies import StudyFile, import_optuna
-from hdccf.experiments.tables import Cell, Measure, title_of
+from hdccf.experiments.tables import Measure, Results, clip_rates, title_of
 from hdccf.files import atomic_file
+from hdccf.models.base import Scorer
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-FORMATS = ("png", "svg")
 COLOURS = ("#3b6ea8", "#c8553d", "#5b8c5a", "#8a6fae")
 
 
@@ -36,13 +35,11 @@ def drawn(stem: Path, width: float = 6.0, height: float = 3.0) -> "Iterator[Figu
     with mpl.rc_context({"svg.hashsalt": "hdccf", "font.size": 9}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure
-        for kind in FORMATS:
+        for kind in ("png", "svg"):
             metadata = {"Date": None} if kind == "svg" else None
             with atomic_file(stem.with_name(f"{stem.name}.{kind}")) as part:
                 figure.savefig(part, format=kind, dpi=150, metadata=metadata)
 
-
-Cells = dict[str, dict[Measure, Cell]]
 
 SYMBOLS = {
     "omega_items": "ω$_i^+$",
@@ -57,19 +54,18 @@ _CLIPS = {"omega_items": "clipped-items", "omega_users": "clipped-users"}
 _LOGARITHMIC = ("temperature", "recency_half_life", "history_half_life")
 
 
-def panels_of(cells: Cells) -> list[Measure]:
+def panels_of(measures: list[Measure]) -> list[Measure]:
     """HR@10 and NDCG@10, as in the paper; then full ranking's NDCG@10 where it is measured."""
-    measures = next(iter(cells.values()))
-    first = next(iter(measures))[0]
+    first = measures[0][0]
     shown = [measure for measure in measures if measure[0] == first][:2]
     return shown + [measure for measure in measures if measure[0] != first and measure[1] == shown[-1][1]]
 
 
-def draw_bars(title: str, cells: Cells, stem: Path) -> None:
+def draw_bars(results: Results, stem: Path) -> None:
     """A bar a row with its deviation; each panel begins near its lowest bar, and says so by its axis."""
-    measures = panels_of(cells)
+    cells, measures = results.cells, panels_of(results.measures)
     with drawn(stem, 3.4 * len(measures), 3.2) as figure:
-        for axes, measure in zip(_row_of(figure, len(measures)), measures, strict=True):
+        for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
             means = np.array([cells[label][measure].mean for label in cells])
             spread = np.array([cells[label][measure].std or 0.0 for label in cells])
             colours = [COLOURS[1] if label.startswith("ours") else COLOURS[0] for label in cells]
@@ -79,38 +75,89 @@ def draw_bars(title: str, cells: Cells, stem: Path) -> None:
             axes.set_ylim(max(0.0, low - 0.3 * max(high - low, 0.01)), high + 0.1 * max(high - low, 0.01))
             axes.set_title(title_of(measure))
             axes.spines[["top", "right"]].set_visible(False)
-        figure.suptitle(title)
+        figure.suptitle(results.title)
 
 
-def draw_densities(title: str, found: dict[str, list[Record]], stem: Path) -> None:
+BINS = 50
+TAIL = 0.01
+"""Of each side, left out of the overlap's width: its ends would else be two outliers."""
+_USERS_AT_ONCE = 1024
+
+
+@torch.inference_mode()
+def densities_of(scorer: Scorer, split: Split) -> dict[str, Any]:
+    """Densities of the scores of test items, and of the negatives of sampled ranking."""
+    ranker = Ranker(split, "test")
+    queries = ranker.queries
+
+    def scores(users: NDArray[np.int64], items: NDArray[Any]) -> NDArray[Any]:
+        """Of a row of items for each user; −1 fills rows up."""
+        found = []
+        for begin in range(0, len(users), _USERS_AT_ONCE):
+            some = slice(begin, begin + _USERS_AT_ONCE)
+            asked = torch.from_numpy(np.maximum(items[some], 0).astype(np.int64))
+            scored = scorer.score_rows(torch.from_numpy(users[some]), asked).numpy()
+            found.append(scored[items[some] >= 0])
+        return np.concatenate(found)
+
+    positive = scores(np.repeat(queries.users, queries.held_out), queries.items[:, None])
+    return described(positive, scores(queries.users, ranker.negatives))
+
+
+def described(positive: NDArray[Any], negative: NDArray[Any]) -> dict[str, Any]:
+    """Densities over 0–100 in bins, the interval where both sides lie, and the area that they share."""
+    lowest, highest = min(positive.min(), negative.min()), max(positive.max(), negative.max())
+    span = max(float(highest - lowest), np.finfo(np.float32).tiny)
+    sides = {
+        name: 100.0 * (values.astype(np.float64) - lowest) / span
+        for name, values in (("positive", positive), ("negative", negative))
+    }
+    edges = np.linspace(0.0, 100.0, BINS + 1)
+    found = {name: np.histogram(values, edges, density=True)[0] for name, values in sides.items()}
+    low = float(np.quantile(sides["positive"], TAIL))
+    high = float(np.quantile(sides["negative"], 1 - TAIL))
+    shared = float(np.minimum(found["positive"], found["negative"]).sum() * 100.0 / BINS)
+    return {
+        "bins": {name: [round(float(value), 6) for value in values] for name, values in found.items()},
+        "interval": [round(low, 3), round(max(low, high), 3)],
+        "width": round(max(0.0, high - low), 3),
+        "shared_area": round(shared, 4),
+    }
+
+
+def draw_densities(results: Results, stem: Path) -> None:
     """The first seed of each model side by side; where both sides lie is shaded, its width printed."""
-    with drawn(stem, 4.2 * len(found), 3.0) as figure:
+    rows = results.rows
+    with drawn(stem, 4.2 * len(rows), 3.0) as figure:
         centres = (np.arange(BINS) + 0.5) * 100 / BINS
-        for axes, (label, records) in zip(_row_of(figure, len(found)), found.items(), strict=True):
-            shown = records[0]["densities"]
+        for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+            shown = results.outcome.records[row.label][0]["densities"]
             for side, colour in (("positive", COLOURS[2]), ("negative", COLOURS[0])):
                 axes.plot(centres, shown["bins"][side], color=colour, label=side)
                 axes.fill_between(centres, shown["bins"][side], color=colour, alpha=0.15)
             axes.axvspan(*shown["interval"], color="red", alpha=0.15, lw=0)
-            axes.set_title(f"{label}: overlap {shown['width']:.1f} wide, area {shown['shared_area']:.3f}")
+            axes.set_title(f"{row.label}: overlap {shown['width']:.1f} wide, area {shown['shared_area']:.3f}")
             axes.set_xlabel("relevance score, scaled to 0–100")
             axes.set_ylabel("density")
             axes.legend(frameon=False)
-        figure.suptitle(title)
+        figure.suptitle(results.title)
 
 
-def draw_sweeps(
-    title: str, rows: list[Row], cells: Cells, records: dict[str, list[Record]], stem: Path
-) -> None:
+def draw_sweeps(results: Results, stem: Path) -> None:
     """A line of panels for each setting: metric over value with a band, the best dotted, clips beside it."""
-    curves = list(dict.fromkeys(row.curve for row in rows))
-    measures = panels_of(cells)
+    cells, measures = results.cells, panels_of(results.measures)
+    curves = list(dict.fromkeys(row.curve for row in results.rows))
     with drawn(stem, 3.4 * len(measures), 2.7 * len(curves)) as figure:
         grid = figure.subplots(len(curves), len(measures), squeeze=False)
         for line, curve in zip(grid, curves, strict=True):
-            points = [row for row in rows if row.curve == curve and cells.get(row.label)]
+            points = [row for row in results.rows if row.curve == curve]
             for axes, measure in zip(line, measures, strict=True):
-                _curve(axes, points, cells, measure)
+                x = np.array([point.x for point in points], np.float64)
+                means = np.array([cells[point.label][measure].mean for point in points])
+                spread = np.array([cells[point.label][measure].std or 0.0 for point in points])
+                axes.plot(x, means, "o-", color=COLOURS[0])
+                axes.fill_between(x, means - spread, means + spread, color=COLOURS[0], alpha=0.2, lw=0)
+                axes.axvline(float(x[means.argmax()]), linestyle=":", color="black")
                 axes.set_xlabel(SYMBOLS[curve])
                 axes.set_title(title_of(measure))
                 if curve in _LOGARITHMIC:
@@ -119,36 +166,13 @@ def draw_sweeps(
                     axes.set_xticks([p.x for p in points if p.x], [f"{p.x:g}" for p in points if p.x])
                     axes.set_xticks([], minor=True)
                 if curve in _CLIPS:
-                    _clip_rate(axes, points, records, _CLIPS[curve])
-        figure.suptitle(title)
-
-
-def _curve(axes: "Axes", points: list[Row], cells: Cells, measure: Measure) -> None:
-    x = np.array([point.x for point in points], np.float64)
-    means = np.array([cells[point.label][measure].mean for point in points])
-    spread = np.array([cells[point.label][measure].std or 0.0 for point in points])
-    axes.plot(x, means, "o-", color=COLOURS[0])
-    axes.fill_between(x, means - spread, means + spread, color=COLOURS[0], alpha=0.2, lw=0)
-    axes.axvline(float(x[means.argmax()]), linestyle=":", color="black")
-
-
-def _clip_rate(axes: "Axes", points: list[Row], records: dict[str, list[Record]], term: str) -> None:
-    """Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself."""
-    beside = axes.twinx()
-    beside.plot(
-        [point.x or 0.0 for point in points], clip_rates(points, records, term), "s--", color=COLOURS[1]
-    )
-    beside.set_ylabel("clip rate", color=COLOURS[1])
-    beside.set_ylim(-0.03, 1.03)
-
-
-def clip_rates(points: list[Row], records: dict[str, list[Record]], term: str) -> list[float]:
-    """Mean over seeds, at the best epoch."""
-    return [float(np.mean([record["terms"].get(term, 0.0) for record in records[p.label]])) for p in points]
-
-
-def _row_of(figure: Any, n: int) -> "list[Axes]":
-    return list(figure.subplots(1, n, squeeze=False)[0])
+                    # Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself.
+                    beside = axes.twinx()
+                    rates = clip_rates(points, results.outcome.records, _CLIPS[curve])
+                    beside.plot(x, rates, "s--", color=COLOURS[1])
+                    beside.set_ylabel("clip rate", color=COLOURS[1])
+                    beside.set_ylim(-0.03, 1.03)
+        figure.suptitle(results.title)
 
 
 _FEWEST = 4
@@ -176,7 +200,7 @@ def draw_history(study: StudyFile, stem: Path) -> None:
 
 
 def draw_importance(study: StudyFile, stem: Path) -> bool:
-    """How much of what was good is explained by each setting (PED-ANOVA). False with too few trials."""
+    """The importance of each setting (PED-ANOVA). False with too few trials."""
     found = importances(study)
     if not found:
         return False

@@ -1,4 +1,4 @@
-"""The rows that each study of `hdccf reproduce` trains, in the paper's order, and their settings."""
+"""What `hdccf reproduce` trains: the evaluation task of each data set, and the rows of each study."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -6,20 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hdccf.config import read_toml
+import numpy as np
+
+from hdccf.config import Settings, read_toml
+from hdccf.data import datasets
+from hdccf.data.interactions import Interactions
+from hdccf.data.split import Split, k_core, leave_one_out
 from hdccf.errors import ConfigError
-from hdccf.experiments.tasks import Task, part_name
 from hdccf.experiments.tuning import read_origin
 from hdccf.models import TUNED, entry_named
 from hdccf.models.hdccf.settings import PRESETS
 
 OURS = "hdccf"
-PAPERS = ("pmf", "bpr", "svdpp", "neumf", "enmf", "irgan", "sd-gar")
-"""The paper's competitors, in its order."""
-FURTHER = ("ssm", "lightgcn", "ease", "als")
-"""Those that were stronger since."""
-SEEDLESS = ("ease",)
-"""Solved without chance: every seed gives the same."""
 TITLES = {
     "pmf": "PMF",
     "bpr": "BPR",
@@ -34,10 +32,99 @@ TITLES = {
     "als": "ALS",
     "hdccf": "HDCCF",
 }
+"""The models of a table, in its order: the paper's competitors, stronger ones since, and HDCCF."""
+SEEDLESS = ("ease",)
+"""Solved in closed form: every seed gives the same."""
+CORE = 5
+"""Users and items with fewer interactions are left out, as in the paper."""
+
+# -- tasks ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """How models are evaluated on a data set; the defaults are the paper's."""
+
+    protocols: tuple[str, ...] = ("sampled", "full")
+    metrics: tuple[str, ...] = ("hr@10", "ndcg@10", "ndcg@50")
+    validation_metric: str = "sampled:ndcg@10"
+    """What tuning and the choice of the epoch go by."""
+    retrain: bool = False
+    """Whether the epoch is chosen on the validation part, and the model then trained anew on both."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that published figures share, so that tuning leaves them alone."""
+    seeds: int = 5
+    other_seeds: int | None = None
+    """Seeds of the competitors, where they have fewer than HDCCF."""
+
+    def fixed_for(self, kind: type[Settings]) -> dict[str, Any]:
+        """What is fixed of a model's settings."""
+        return {name: value for name, value in self.fixed.items() if name in kind.model_fields}
+
+
+PAPER = Task()
+
+TASKS: dict[str, Task] = {
+    "ml-1m": replace(PAPER, seeds=3),
+    # The public leaderboard ranks all items, at dimension 64, with all training data.
+    "gowalla-m1": Task(
+        protocols=("full",),
+        metrics=("recall@20", "ndcg@20"),
+        validation_metric="full:ndcg@20",
+        retrain=True,
+        fixed={"embedding_dim": 64},
+        seeds=3,
+        other_seeds=1,
+    ),
+}
+"""The tasks that differ from the paper's."""
+
+
+def task_of(dataset: str) -> Task:
+    """The task of a data set."""
+    return TASKS.get(dataset, PAPER)
+
+
+def part_name(dataset: str, time_aware: bool) -> str:
+    """The name of a data set's time-blind or time-aware part, in file names and as a preset."""
+    return f"{dataset}-time" if time_aware else dataset
+
+
+def open_split(dataset: str, *, folder: Path | None = None, progress: bool = False) -> Split:
+    """The split as it was published; otherwise the 5-core with each user's last items held out."""
+    if datasets.find(dataset).parts is not None:
+        return datasets.load_split(dataset, source_folder=folder, progress=progress)
+    data = datasets.load(dataset, source_folder=folder, progress=progress)
+    return leave_one_out(k_core(data, users=CORE, items=CORE))
+
+
+def all_training(split: Split) -> Split:
+    """The same split with the validation part as training data: the last training before a test."""
+    nothing = split.validation.subset(np.zeros(0, np.int64))
+    return replace(split, train=with_validation(split), validation=nothing)
+
+
+def with_validation(split: Split) -> Interactions:
+    """Training and validation pairs together, under the same ids."""
+    first, second = split.train, split.validation
+    timed = first.times is not None and second.times is not None
+    return Interactions.from_codes(
+        np.concatenate((first.users, second.users)),
+        np.concatenate((first.items, second.items)),
+        user_ids=first.user_ids,
+        item_ids=first.item_ids,
+        times=np.concatenate((first.times, second.times)) if timed else None,  # type: ignore[arg-type]
+        counts=np.concatenate((first.counts, second.counts)),
+        titles=first.titles,
+    )
+
+
+# -- rows ----------------------------------------------------------------------------------------------------
+
 BUDGETS = ("quick", "full")
 _QUICK_SEEDS = 2
 _QUICK = {"epochs": 20, "embedding_dim": 32}
-"""`quick`: at most so much of each."""
+"""The largest values of the `quick` budget."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +138,13 @@ class Row:
     origin: str = ""
     """Where its settings come from, in words."""
     curve: str = ""
-    """`sweeps`: which setting is varied …"""
+    """Sweeps: the setting that is varied …"""
     x: float | None = None
     """… and its value here."""
     given: bool = False
+    """Also tested with the validation items known, as SASRec's published figures are."""
     densities: bool = False
+    """Also how its scores are distributed."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +155,7 @@ class Plan:
     task: Task
     results: Path
     seeds: int | None = None
-    """As asked for; None takes the task's."""
+    """Seeds of each row; None takes the task's."""
     budget: str = "full"
     has_times: bool = True
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -77,10 +166,9 @@ class Plan:
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
             raise ConfigError(f"budget={self.budget!r} is unknown; choose one of {list(BUDGETS)}")
-        if self.seeds is not None and self.seeds < 1:
-            raise ConfigError(f"seeds={self.seeds} run nothing; give 1 or more")
 
     def seeds_of(self, model: str) -> int:
+        """How many seeds a model is trained with."""
         if model in SEEDLESS:
             return 1
         if self.seeds is not None:
@@ -88,10 +176,12 @@ class Plan:
         own = self.task.seeds if model == OURS else self.task.other_seeds or self.task.seeds
         return min(own, _QUICK_SEEDS) if self.budget == "quick" else own
 
-    def row(self, row: Row) -> Row:
-        """With its seeds, and its settings as budget, task and overrides want them."""
-        kind = entry_named(row.model).settings
-        fields = kind.model_fields
+    def rows(self, rows: list[Row]) -> list[Row]:
+        """The rows with their seeds, and with settings by the budget, the task and the overrides."""
+        return [replace(row, settings=self._settings(row), seeds=self.seeds_of(row.model)) for row in rows]
+
+    def _settings(self, row: Row) -> dict[str, Any]:
+        fields = entry_named(row.model).settings.model_fields
         settings = dict(row.settings)
         if "validation_metric" in fields:
             settings["validation_metric"] = self.task.validation_metric
@@ -99,55 +189,36 @@ class Plan:
             for name, most in _QUICK.items():
                 if name in fields:
                     settings[name] = min(settings.get(name, fields[name].default), most)
-        settings |= {name: value for name, value in self.overrides.items() if name in fields}
-        return replace(row, settings=settings, seeds=self.seeds_of(row.model))
-
-    def rows(self, rows: list[Row]) -> list[Row]:
-        return [self.row(each) for each in rows]
-
-    def chosen(self, rows: list[Row]) -> list[Row]:
-        """Those that are asked for, in the study's order."""
-        labels = [row.label for row in rows]
-        unknown = [label for label in self.only if label not in labels]
-        if unknown:
-            raise ConfigError(f"only={unknown[0]!r} is no row of this study; choose some of {labels}")
-        return [row for row in rows if row.label in self.only] if self.only else rows
+        return settings | {name: value for name, value in self.overrides.items() if name in fields}
 
     def tuned(self, model: str, time_aware: bool) -> tuple[dict[str, Any], str]:
         """A model's settings, and in words where they come from: a study here, the package, the defaults."""
         part = part_name(self.dataset, time_aware)
-        for file in (self.results / "tuned" / part / f"{model}.toml", TUNED / part / f"{model}.toml"):
-            if file.exists():
-                return read_toml(file), _said(read_origin(file))
+        for folder in (self.results / "tuned", TUNED):
+            file = folder / part / f"{model}.toml"
+            if not file.exists():
+                continue
+            origin = read_origin(file)
+            words = "tuned"
+            if origin:
+                words += f": {origin['trials']} of {origin['budget']['trials']} trials, "
+                words += f"{origin['minutes']:.1f} of {origin['budget']['minutes']:g} minutes"
+            return read_toml(file), words
         kind = entry_named(model).settings
         own = kind.space.aware if time_aware else kind.space.blind
         preset = PRESETS["time-blind"] if model == OURS and not time_aware else {}
         return {**preset, **own, **self.task.fixed_for(kind)}, "not tuned: defaults"
 
 
-def _said(origin: dict[str, Any]) -> str:
-    if not origin:
-        return "tuned"
-    budget = origin["budget"]
-    return (
-        f"tuned: {origin['trials']} of {budget['trials']} trials, {origin['minutes']:.1f} of "
-        f"{budget['minutes']:g} minutes"
-    )
-
-
-# -- the studies ---------------------------------------------------------------------------------------------
-
-
 def table(plan: Plan, time_aware: bool = False) -> list[Row]:
     """Every model, HDCCF last. Time-aware, each uses time as far as it can; some cannot at all."""
     rows = []
-    for model in (*PAPERS, *FURTHER, OURS):
+    for model in TITLES:
         knows = entry_named(model).settings.space.knows_time
         settings, origin = plan.tuned(model, time_aware and knows)
         if time_aware and not knows:
             origin += " (knows no time)"
-        given = time_aware and model == OURS
-        rows.append(Row(model, settings, model, origin=origin, given=given))
+        rows.append(Row(model, settings, model, origin=origin, given=time_aware and model == OURS))
     return plan.rows(rows)
 
 
@@ -172,21 +243,19 @@ def ablation(plan: Plan) -> list[Row]:
 
 
 def _losses(ours: Mapping[str, Any], words: str) -> list[Row]:
-    return [
-        Row(f"{TITLES[model]}, {words}", _same_vectors(ours, model), model=model) for model in ("bpr", "ssm")
-    ]
-
-
-def _same_vectors(ours: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Our settings as far as a model has them, on blocks, which have no l2 of their own."""
-    fields = entry_named(model).settings.model_fields
-    return {name: value for name, value in ours.items() if name in fields} | {"sampler": "block", "l2": 0.0}
+    """BPR and SSM with our settings as far as they have them, on blocks, which have no l2 of their own."""
+    rows = []
+    for model in ("bpr", "ssm"):
+        fields = entry_named(model).settings.model_fields
+        shared = {name: value for name, value in ours.items() if name in fields}
+        rows.append(Row(f"{TITLES[model]}, {words}", {**shared, "sampler": "block", "l2": 0.0}, model))
+    return rows
 
 
 def scores(plan: Plan) -> list[Row]:
     """The paper's model, and the same with a modulation of ones."""
-    rows = [Row("modulated", PRESETS["paper"]), Row("unmodulated", PRESETS["unmodulated"])]
-    return plan.rows([replace(row, densities=True) for row in rows])
+    variants = {"modulated": "paper", "unmodulated": "unmodulated"}
+    return plan.rows([Row(label, PRESETS[preset], densities=True) for label, preset in variants.items()])
 
 
 _SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -202,29 +271,22 @@ _SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def sweep(plan: Plan, study: str) -> list[Row]:
-    """One setting over its grid, all others as the study's base has them."""
+    """One setting over its grid (`quick`: every other value, and the last), all others as in a base."""
     if study == "recency" and not plan.has_times:
         raise ConfigError(f"recency needs times, and {plan.dataset} has none; choose another study")
-    rows = [
-        Row(f"{name}={x:g}", {**_base(plan, name), name: x}, curve=name, x=float(x))
-        for name, grid in _SWEEPS[study].items()
-        for x in _thinned(plan, grid)
-    ]
-    return plan.rows(rows)
-
-
-def _base(plan: Plan, name: str) -> Mapping[str, Any]:
-    if name in ("frequency_correction", "temperature"):
-        return plan.tuned(OURS, False)[0]
-    if name == "history_half_life":
+    bases = {
+        "frequency_correction": plan.tuned(OURS, False)[0],
+        "temperature": plan.tuned(OURS, False)[0],
         # The sum's: attention learns by itself how fast what is old fades.
-        return {"user_vector": "history"}
-    return PRESETS["recency" if name == "recency_half_life" else "paper"]
-
-
-def _thinned(plan: Plan, grid: tuple[float, ...]) -> tuple[float, ...]:
-    """`quick`: every other value, and the last."""
-    return tuple(dict.fromkeys((*grid[::2], grid[-1]))) if plan.budget == "quick" else grid
+        "history_half_life": {"user_vector": "history"},
+        "recency_half_life": PRESETS["recency"],
+    }
+    rows = []
+    for name, grid in _SWEEPS[study].items():
+        values = dict.fromkeys((*grid[::2], grid[-1])) if plan.budget == "quick" else grid
+        base = bases.get(name, PRESETS["paper"])
+        rows += [Row(f"{name}={x:g}", {**base, name: x}, curve=name, x=float(x)) for x in values]
+    return plan.rows(rows)
 
 
 STUDIES: dict[str, Callable[[Plan], list[Row]]] = {

@@ -6,26 +6,22 @@ tried again. Trials are asked for under one lock, which keeps the budget.
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from hdccf.config import Choice, Dimension, Settings, Space, Variant, Whole, build_settings
+from hdccf.config import Choice, Dimension, Settings, Variant, Whole, build_settings
 from hdccf.console import note
 from hdccf.errors import ConfigError
-from hdccf.experiments.journal import cut_half_a_line
 from hdccf.models import entry_named
 
 if TYPE_CHECKING:
     import optuna
 
-NAME = "hdccf"
-"""A file holds one study."""
 SQLITE = "sqlite:///"
 
 
@@ -44,16 +40,17 @@ class Question:
 
     @property
     def settings(self) -> type[Settings]:
+        """The settings class of the model."""
         return entry_named(self.model).settings
 
-    @property
-    def space(self) -> Space:
-        return self.settings.space
+    def draw(self, suggest: Callable[[str, Dimension], Any]) -> dict[str, Any]:
+        """Settings over the defaults, with a value from `suggest` for each dimension that applies."""
+        return self.settings.space.draw(suggest, time_aware=self.time_aware, fixed=self.fixed)
 
     def known(self) -> dict[str, Any]:
-        """As it is kept in the study, with the space as it stands."""
-        dimensions = {name: repr(each) for name, each in self.space.part(self.time_aware).items()}
-        return {**asdict(self), "fixed": dict(self.fixed), "space": dimensions}
+        """As it is kept in the study, with the space of today."""
+        dimensions = self.settings.space.part(self.time_aware)
+        return {**asdict(self), "space": {name: repr(each) for name, each in dimensions.items()}}
 
 
 @dataclass(frozen=True)
@@ -74,37 +71,46 @@ class Budget:
 
 
 class StudyFile:
-    """An Optuna study in a journal (a text file, a line a change) or, by a sqlite:/// address, a database."""
+    """An Optuna study in a journal (a text file, a line a change) or, by a sqlite:/// address, a database.
+
+    A new study tries the settings in `start` first, then the defaults. Use it as a context manager.
+    """
 
     def __init__(self, place: str, question: Question, start: Mapping[str, Any] | None = None) -> None:
+        if "://" in place and not place.startswith(SQLITE):
+            raise ConfigError(
+                f"study={place!r} is not possible; give the path of a journal file, or {SQLITE}file.db"
+            )
         self.place, self.question = place, question
-        self.path = _path_of(place)
+        self.path = Path(place.removeprefix(SQLITE))
         self._locks = self.path.parent / f".{self.path.name}.locks"
         self._locks.mkdir(parents=True, exist_ok=True)
         self._lock = FileLock(self._locks / "study")
         self._name = f"worker-{os.getpid()}-{uuid4().hex[:8]}"
         self._worker = FileLock(self._locks / self._name)
-        tools = import_optuna()
         with self._lock:
-            self._storage = self._open(tools)
-            self.study: optuna.Study = tools.create_study(
-                storage=self._storage, study_name=NAME, direction="maximize", load_if_exists=True
+            self._storage = self._open()
+            self.study: optuna.Study = import_optuna().create_study(
+                storage=self._storage, study_name="hdccf", direction="maximize", load_if_exists=True
             )
             self._check(start)
         self._worker.acquire()
 
-    def _open(self, optuna: Any) -> Any:
+    def _open(self) -> Any:
+        optuna = import_optuna()
         if self.place.startswith(SQLITE):
             # Processes wait for each other's writes rather than give up after five seconds.
             return optuna.storages.RDBStorage(self.place, engine_kwargs={"connect_args": {"timeout": 60}})
         with self.path.open("ab+") as file:
             cut_half_a_line(file)
-        journal = optuna.storages.journal.JournalFileBackend(
-            str(self.path), lock_obj=FileLock(self._locks / "journal")
-        )
-        return optuna.storages.JournalStorage(journal)
+        lock = FileLock(self._locks / "journal")
+        backend = optuna.storages.journal.JournalFileBackend(str(self.path), lock_obj=lock)
+        return optuna.storages.JournalStorage(backend)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._worker.release()
         (self._locks / self._name).unlink(missing_ok=True)
         self._storage.remove_session()
@@ -112,29 +118,29 @@ class StudyFile:
             self._storage.engine.dispose()
 
     def _check(self, start: Mapping[str, Any] | None) -> None:
-        """A new study is told its question, and where to begin; an old one must have the same question."""
+        """Gives a new study its question and first trials; refuses an old one with another question."""
         known, found = self.question.known(), self.study.user_attrs.get("question")
         if found is None:
             self.study.set_user_attr("question", known)
+            space, time_aware = self.question.settings.space, self.question.time_aware
+            own = {**space.aware, **space.aware_start} if time_aware else {**space.blind, **space.blind_start}
             first = [_carried(self.question, start)] if start else []
-            # Where the published settings are best nothing worse than them is found.
-            for point in (*first, _defaults(self.question)):
+            # The published settings, as far as they lie in the space, or where it says to start: where they
+            # are best nothing worse than them is found.
+            for point in (*first, _point(self.question, own, lambda variant: variant.first)):
                 if point:
                     self.study.enqueue_trial(point, skip_if_exists=True)
             return
-        differing = [name for name in known if found.get(name) != known[name]]
-        if differing:
-            name = differing[0]
-            raise ConfigError(
-                f"{self.place} is a study of {name}={found.get(name)!r}, not of {known[name]!r}; "
-                "give another --study"
-            )
-
-    # -- trials ----------------------------------------------------------------------------------------------
+        for name, value in known.items():
+            if found.get(name) != value:
+                raise ConfigError(
+                    f"{self.place} is a study of {name}={found.get(name)!r}, not of {value!r}; "
+                    "give another --study"
+                )
 
     def ask(self, budget: Budget) -> "optuna.Trial | None":
         """The next trial, or none where the budget is spent."""
-        tools = import_optuna()
+        optuna = import_optuna()
         with self._lock:
             self.study.set_user_attr("budget", asdict(budget))
             self._retry_abandoned()
@@ -142,14 +148,11 @@ class StudyFile:
             if trials >= budget.trials or minutes >= budget.minutes:
                 return None
             # From the seed and the trials so far, so that being killed in between changes no draw.
-            number = len(self.trials)
+            seed = self.question.seed * 100_003 + len(self.trials)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", tools.exceptions.ExperimentalWarning)
-                self.study.sampler = tools.samplers.TPESampler(
-                    seed=self.question.seed * 100_003 + number,
-                    multivariate=True,
-                    group=True,
-                    constant_liar=True,
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self.study.sampler = optuna.samplers.TPESampler(
+                    seed=seed, multivariate=True, group=True, constant_liar=True
                 )
             trial = self.study.ask()
             trial.set_user_attr("worker", self._name)
@@ -162,9 +165,8 @@ class StudyFile:
 
     def give_back(self, number: int) -> None:
         """Fails a trial that was not ended, and puts its settings in line again, once."""
-        optuna = import_optuna()
         trial = self.trials[number]
-        self.study.tell(number, state=optuna.trial.TrialState.FAIL)
+        self.study.tell(number, state=import_optuna().trial.TrialState.FAIL)
         if trial.params and "again" not in trial.user_attrs:
             # A second death is more likely the settings' fault, such as their memory, than bad luck.
             self.study.enqueue_trial(trial.params, user_attrs={"again": number})
@@ -179,23 +181,14 @@ class StudyFile:
 
     def suggest(self, trial: "optuna.Trial") -> dict[str, Any]:
         """What a trial decides: settings over the defaults."""
-        question = self.question
 
         def ask(name: str, dimension: Dimension) -> Any:
             if isinstance(dimension, Choice | Variant):
                 return trial.suggest_categorical(name, list(dimension.options))
-            if isinstance(dimension, Whole):
-                return trial.suggest_int(name, dimension.low, dimension.high, log=dimension.log)
-            return trial.suggest_float(name, dimension.low, dimension.high, log=dimension.log)
+            suggest = trial.suggest_int if isinstance(dimension, Whole) else trial.suggest_float
+            return suggest(name, dimension.low, dimension.high, log=dimension.log)  # type: ignore[arg-type]
 
-        return question.space.draw(ask, time_aware=question.time_aware, fixed=question.fixed)
-
-    def decided(self, trial: "optuna.trial.FrozenTrial") -> dict[str, Any]:
-        """The settings that a trial of the past had."""
-        question = self.question
-        return question.space.draw(
-            lambda name, _: trial.params[name], time_aware=question.time_aware, fixed=question.fixed
-        )
+        return self.question.draw(ask)
 
     @property
     def trials(self) -> "list[optuna.trial.FrozenTrial]":
@@ -220,17 +213,16 @@ def _is_held(path: Path) -> bool:
         return True
 
 
-@contextmanager
-def open_study(place: str, question: Question, start: Mapping[str, Any] | None = None) -> Iterator[StudyFile]:
-    """`start`: settings that a new study tries first, before the defaults."""
-    opened = StudyFile(place, question, start)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def cut_half_a_line(file: BinaryIO) -> None:
+    """Removes half a last line, which a killed writer may have left, and goes to the end of the file."""
+    file.seek(0)
+    content = file.read()
+    file.truncate(content.rfind(b"\n") + 1)
+    file.seek(0, os.SEEK_END)
 
 
 def import_optuna() -> Any:
+    """Optuna, without its log lines; refuses with a remedy where it is not installed."""
     try:
         import optuna
         import optuna.storages.journal
@@ -240,19 +232,7 @@ def import_optuna() -> Any:
     return optuna
 
 
-def _path_of(place: str) -> Path:
-    if "://" in place and not place.startswith(SQLITE):
-        raise ConfigError(
-            f"study={place!r} is not possible; give the path of a journal file, or {SQLITE}file.db"
-        )
-    return Path(place.removeprefix(SQLITE))
-
-
-def _defaults(question: Question) -> dict[str, Any]:
-    """The published settings as a point of the space, as far as they lie in it, or where it says to start."""
-    space = question.space
-    parts = (space.aware, space.aware_start) if question.time_aware else (space.blind, space.blind_start)
-    return _point(question, {**parts[0], **parts[1]}, lambda variant: variant.first)
+# -- first trials --------------------------------------------------------------------------------------------
 
 
 def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,14 +245,12 @@ def _carried(question: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
         fitting = [
             name for name, values in variant.options.items() if all(known[n] == v for n, v in values.items())
         ]
-        # Of options that say nothing against the settings, the one that says most of them.
+        # Of options that contradict none of the settings, the one that determines most of them.
         return max(fitting, key=lambda name: len(variant.options[name]), default=variant.first)
 
     point = _point(question, settings, option)
-    tried = question.space.draw(
-        lambda name, _: point.get(name), time_aware=question.time_aware, fixed=question.fixed
-    )
     fields = question.settings.model_fields
+    tried = question.draw(lambda name, _: point.get(name))
     lost = [
         f"--set {name}={value}"
         for name, value in settings.items()
@@ -287,14 +265,13 @@ def _point(
     question: Question, settings: Mapping[str, Any], option: Callable[[Variant], str]
 ) -> dict[str, Any]:
     """Settings over the defaults as a trial would have drawn them; what lies outside is moved to the edge."""
-    fields = question.settings.model_fields
     point: dict[str, Any] = {}
 
     def look_up(name: str, dimension: Dimension) -> Any:
         if isinstance(dimension, Variant):
             point[name] = option(dimension)
             return point[name]
-        value = settings.get(name, fields[name].default)
+        value = settings.get(name, question.settings.model_fields[name].default)
         if isinstance(dimension, Choice):
             if value in dimension.options:
                 point[name] = value
@@ -302,5 +279,5 @@ def _point(
             point[name] = min(max(value, dimension.low), dimension.high)
         return value
 
-    question.space.draw(look_up, time_aware=question.time_aware, fixed=question.fixed)
+    question.draw(look_up)
     return point

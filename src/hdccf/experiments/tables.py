@@ -1,21 +1,35 @@
-"""The comparison of all models as CSV, Markdown and LaTeX: a row a metric, a column a model."""
+"""Tables of records as CSV, Markdown and LaTeX: the comparison of models, and other studies."""
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from hdccf.evaluation.compare import LEVEL, Comparison, compare
-from hdccf.evaluation.evaluation import Evaluation
-from hdccf.experiments.journal import Journal, Record
+from hdccf.evaluation.evaluation import Evaluation, markdown_table
 from hdccf.experiments.plans import OURS, SEEDLESS, TITLES, Row
-from hdccf.experiments.running import Outcome
 from hdccf.files import atomic_file
 
+Record = dict[str, Any]
+"""A finished run, as a line of the journal has it."""
 Measure = tuple[str, str]
 """Protocol and metric."""
+CSV_HEAD = ("model", "protocol", "metric", "mean", "std", "seeds")
+_LEAST_P = 1e-99
+"""Smaller p-values are shown as below this."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a study's rows."""
+
+    records: dict[str, list[Record]]
+    """By label; a row that could not be run has none."""
+    failures: dict[str, str]
+    """Label → why."""
 
 
 @dataclass(frozen=True)
@@ -24,22 +38,24 @@ class Cell:
 
     mean: float
     std: float | None
-    """Over seeds; None with one, unless its model knows no chance."""
+    """Over seeds; None with one, unless its model does not depend on the seed."""
     seeds: int
 
     def __str__(self) -> str:
         return f"{self.mean:.4f}" + ("" if not self.std else f" ± {self.std:.4f}")
 
 
+Cells = dict[str, dict[Measure, Cell]]
+"""By label and measure."""
+
+
 def cells_of(
-    records: Sequence[Record], *, seedless: bool = False, given: bool = False
+    records: Sequence[Record], *, seedless: bool = False, key: str = "values"
 ) -> dict[Measure, Cell]:
-    """Of the records of one row, a record a seed."""
-    if not records:
-        return {}
-    tables = [record["given" if given else "values"] for record in records]
+    """The cells of one row's records, a record a seed."""
+    tables = [record[key] for record in records]
     found = {}
-    for protocol, metrics in tables[0].items():
+    for protocol, metrics in tables[0].items() if tables else ():
         for metric in metrics:
             values = [table[protocol][metric] for table in tables]
             std = stdev(values) if len(values) > 1 else 0.0 if seedless else None
@@ -53,35 +69,31 @@ def title_of(measure: Measure) -> str:
     return f"{protocol} {metric.upper() if metric[0] != 'r' else metric.capitalize()}"
 
 
-def csv_text(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Numbers in full, so that a table is also data; what is unknown is nan."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows([["nan" if value is None else value for value in row] for row in rows])
-    return file.getvalue()
+def clip_rates(rows: Sequence[Row], records: dict[str, list[Record]], term: str) -> list[float]:
+    """Mean over seeds of a loss term at the best epoch."""
+    return [mean(record["terms"].get(term, 0.0) for record in records[row.label]) for row in rows]
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+# -- files ---------------------------------------------------------------------------------------------------
 
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "_": r"\_",
-    "#": r"\#",
-    "±": r"$\pm$",
-    "ω": r"$\omega$",
-    "τ": r"$\tau$",
-    "−": "$-$",
-}
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "_": r"\_",
+        "#": r"\#",
+        "±": r"$\pm$",
+        "ω": r"$\omega$",
+        "τ": r"$\tau$",
+        "−": "$-$",
+    }
+)
 
 
 def latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    """Text with LaTeX's special characters escaped."""
+    return text.translate(_LATEX)
 
 
 def latex_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str, label: str) -> str:
@@ -104,6 +116,15 @@ def latex_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, caption: 
     return "\n".join(lines) + "\n"
 
 
+def csv_text(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Numbers in full, so that a table is also data; an unknown one is nan."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([["nan" if value is None else value for value in row] for row in rows])
+    return file.getvalue()
+
+
 def write_files(stem: Path, **texts: str) -> None:
     """`stem`.csv, .md, .tex and so on, each with its text."""
     for kind, text in texts.items():
@@ -111,205 +132,169 @@ def write_files(stem: Path, **texts: str) -> None:
             temporary.write_text(text, encoding="utf-8")
 
 
-CSV_HEAD = ("model", "protocol", "metric", "mean", "std", "seeds")
-
-_LEAST_P = 1e-99
-"""Smaller ones say no more, and end as 0."""
-
-
-@dataclass(frozen=True, eq=False)
-class Results:
-    """What the table is made of."""
-
-    title: str
-    rows: list[Row]
-    outcome: Outcome
-    cells: dict[str, dict[Measure, Cell]]
-    comparison: Comparison | None
-    """Tests over users; None where the values by user are not all at hand."""
-    command: str
-
-    @classmethod
-    def of(cls, title: str, rows: list[Row], outcome: Outcome, journal: Journal, command: str) -> "Results":
-        cells = {
-            row.label: cells_of(outcome.records[row.label], seedless=row.model in SEEDLESS) for row in rows
-        }
-        present = [row for row in rows if cells[row.label]]
-        return cls(title, present, outcome, cells, _compared(present, outcome, journal), command)
-
-    @property
-    def measures(self) -> list[Measure]:
-        return list(self.cells[self.rows[0].label]) if self.rows else []
-
-    def ranking(self, measure: Measure) -> list[str]:
-        """Models, best first."""
-        return sorted((row.label for row in self.rows), key=lambda label: -self.cells[label][measure].mean)
-
-    def margin(self, measure: Measure) -> float | None:
-        """Ours over the best competitor, relatively; negative where we are behind."""
-        others = [label for label in self.ranking(measure) if label != OURS]
-        if OURS not in self.cells or not self.cells[OURS] or not others:
-            return None
-        best = self.cells[others[0]][measure].mean
-        return self.cells[OURS][measure].mean / best - 1 if best else None
-
-    def p_value(self, measure: Measure) -> float | None:
-        """Of ours against the best competitor: paired t over users, Holm-corrected over the whole table."""
-        ranking = self.ranking(measure)
-        if self.comparison is None or OURS not in ranking or len(ranking) < 2:
-            return None
-        rival = next(label for label in ranking if label != OURS)
-        for test in self.comparison.tests:
-            if (test.protocol, test.metric) == measure and {test.best, test.other} == {OURS, rival}:
-                return test.holm_t
-        return None
-
-
-def _compared(rows: Sequence[Row], outcome: Outcome, journal: Journal) -> Comparison | None:
-    systems: dict[str, list[Evaluation]] = {}
-    for row in rows:
-        found = [journal.evaluation(record) for record in outcome.records[row.label]]
-        systems[row.label] = [each for each in found if each is not None]
-        if len(systems[row.label]) < len(found):
-            return None
-    if len(systems) < 2:
-        return None
-    names = list(next(iter(outcome.records[rows[0].label]))["metrics"])
-    return compare(systems, names)
-
-
-def write_table(results: Results, stem: Path) -> None:
-    """`stem`.csv, .md and .tex, and where it was asked for `stem`-given.csv."""
-    write_files(
-        stem,
-        csv=comparison_csv(results),
-        md=comparison_markdown(results),
-        tex=comparison_latex(results, stem.name),
-    )
-    given = given_cells(results)
-    if given:
-        # A file of its own: it answers another question than the table's rows.
-        lines = [(OURS, *measure, cell.mean, cell.std, cell.seeds) for measure, cell in given.items()]
-        write_files(stem.with_name(f"{stem.name}-given"), csv=csv_text(CSV_HEAD, lines))
-
-
-def comparison_csv(results: Results) -> str:
-    rows = [
-        (row.label, *measure, cell.mean, cell.std, cell.seeds)
-        for row in results.rows
-        for measure, cell in results.cells[row.label].items()
-    ]
-    return csv_text(CSV_HEAD, rows)
-
-
-def comparison_markdown(results: Results) -> str:
-    parts = [
-        f"# {results.title}",
-        _markdown_cells(results),
-        _legend(results),
-        "## Settings",
-        _settings(results),
-    ]
-    if results.outcome.failures:
-        left_out = [f"- {label}: {why}" for label, why in results.outcome.failures.items()]
-        parts += ["## Left out", "\n".join(left_out)]
-    parts += [given_markdown(results), provenance(results.outcome, results.command)]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _markdown_cells(results: Results) -> str:
-    head = ["", *(TITLES[row.label] for row in results.rows), "Imp.", "p"]
-    rows = [
-        [
-            title_of(measure),
-            *_marked(results, measure, ("**", "**"), ("<u>", "</u>")),
-            *_tail(results, measure),
-        ]
-        for measure in results.measures
-    ]
-    return markdown_table(head, rows)
-
-
-def _marked(
-    results: Results, measure: Measure, bold: tuple[str, str], underlined: tuple[str, str]
-) -> list[str]:
-    """The cells of a line: the best bold, the second underlined, the deviation behind."""
-    best, second = (*results.ranking(measure), "", "")[:2]
-    marks: Mapping[str, tuple[str, str]] = {second: underlined, best: bold}
-    texts = []
-    for row in results.rows:
-        cell = results.cells[row.label][measure]
-        before, after = marks.get(row.label, ("", ""))
-        texts.append(f"{before}{cell.mean:.4f}{after}" + ("" if not cell.std else f" ± {cell.std:.4f}"))
-    return texts
-
-
-def _tail(results: Results, measure: Measure) -> list[str]:
-    margin, p = results.margin(measure), results.p_value(measure)
-    return ["–" if margin is None else f"{100 * margin:+.2f} %", "–" if p is None else _shown_p(p)]
-
-
-def _shown_p(p: float) -> str:
-    return f"{p:.2g}" if p >= _LEAST_P else f"< {_LEAST_P:.0e}"
-
-
-def _legend(results: Results) -> str:
-    tested = (
-        f"p is of HDCCF against the best other: paired t over {results.comparison.users:,} users, averaged "
-        f"over seeds, Holm-corrected over all tests of the best against another; the paper has p < {LEVEL}."
-        if results.comparison
-        else "p is not known here: the values by user are not on this machine."
-    )
-    marks = "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF over the best other."
-    return f"{marks} {tested}"
-
-
-def _settings(results: Results) -> str:
-    head = ["model", "settings", "seeds", "epoch", "training seconds"]
-    rows = []
-    for row in results.rows:
-        records = results.outcome.records[row.label]
-        epochs = ", ".join(str(record.get("best_epoch", "–")) for record in records)
-        seconds = sum(record["seconds"] for record in records) / len(records)
-        rows.append([TITLES[row.label], row.origin, str(len(records)), epochs, f"{seconds:.0f}"])
-    return markdown_table(head, rows)
-
-
-def given_cells(results: Results) -> dict[Measure, Cell]:
-    """Ours with the validation items given when testing; nothing where that was not asked."""
-    records = results.outcome.records.get(OURS, [])
-    return cells_of(records, given=True) if records and all("given" in each for each in records) else {}
-
-
-def given_markdown(results: Results) -> str:
-    cells = given_cells(results)
-    if not cells:
-        return ""
-    rows = [[title_of(measure), str(cell)] for measure, cell in cells.items()]
-    return (
-        "## HDCCF with the validation item given when testing\n\nAs SASRec's published figures are: trained "
-        "alike, but a user's history ends with the validation item. Not comparable with the table above.\n\n"
-        + markdown_table(["", "HDCCF (given)"], rows)
-    )
-
-
 def provenance(outcome: Outcome, command: str) -> str:
     """Which command, commits, seeds and machines the numbers come from."""
-    records: list[Record] = [record for rows in outcome.records.values() for record in rows]
+    records = [record for rows in outcome.records.values() for record in rows]
     commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
     machines = "; ".join(dict.fromkeys(record["machine"] for record in records))
     seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in records}))
     return f"`{command}`; seeds {seeds}; commit {commits}; {machines}."
 
 
+# -- the comparison of models --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What the tables and figures of a study are made of."""
+
+    title: str
+    rows: list[Row]
+    """Those that have records."""
+    outcome: Outcome
+    cells: Cells
+    command: str
+    comparison: Comparison | None = None
+    """Tests over users; None where values by user are missing."""
+
+    @classmethod
+    def of(cls, title: str, rows: list[Row], outcome: Outcome, command: str) -> "Results":
+        """The results of a study's rows, without tests over users."""
+        present = [row for row in rows if outcome.records[row.label]]
+        cells = {
+            row.label: cells_of(outcome.records[row.label], seedless=row.model in SEEDLESS) for row in present
+        }
+        return cls(title, present, outcome, cells, command)
+
+    def compared(self, evaluation: Callable[[Record], Evaluation | None]) -> "Results":
+        """With tests over users; `evaluation` gives a record's values by user, where they are here."""
+        records = {row.label: self.outcome.records[row.label] for row in self.rows}
+        found = {label: [evaluation(record) for record in each] for label, each in records.items()}
+        systems = {label: [each for each in runs if each is not None] for label, runs in found.items()}
+        if len(systems) < 2 or systems != found:
+            return self
+        names = records[self.rows[0].label][0]["metrics"]
+        return replace(self, comparison=compare(systems, names))
+
+    @property
+    def measures(self) -> list[Measure]:
+        """Protocols and metrics, in the order of the table."""
+        return list(self.cells[self.rows[0].label]) if self.rows else []
+
+    def ranking(self, measure: Measure) -> list[str]:
+        """Models, best first."""
+        return sorted((row.label for row in self.rows), key=lambda label: -self.cells[label][measure].mean)
+
+    def margin(self, measure: Measure) -> tuple[float | None, float | None]:
+        """Our relative improvement over the best competitor, and its p-value; None where one is unknown.
+
+        The p-value is that of a paired t-test over users, Holm-corrected over the whole table.
+        """
+        others = [label for label in self.ranking(measure) if label != OURS]
+        if OURS not in self.cells or not others:
+            return None, None
+        best = self.cells[others[0]][measure].mean
+        tests = self.comparison.tests if self.comparison else []
+        found = (
+            test.holm_t
+            for test in tests
+            if (test.protocol, test.metric) == measure and {test.best, test.other} == {OURS, others[0]}
+        )
+        return self.cells[OURS][measure].mean / best - 1 if best else None, next(found, None)
+
+    def marked(self, measure: Measure, bold: tuple[str, str], underlined: tuple[str, str]) -> list[str]:
+        """The cells of a line: the best bold, the second underlined, the deviation behind."""
+        best, second = (*self.ranking(measure), "", "")[:2]
+        marks = {second: underlined, best: bold}
+        texts = []
+        for row in self.rows:
+            before, after = marks.get(row.label, ("", ""))
+            value, *deviation = str(self.cells[row.label][measure]).split(" ", 1)
+            texts.append(" ".join((f"{before}{value}{after}", *deviation)))
+        return texts
+
+    def given(self) -> dict[Measure, Cell]:
+        """Ours with the validation items given when testing; nothing where that was not asked."""
+        records = self.outcome.records.get(OURS, [])
+        return cells_of(records, key="given") if all("given" in each for each in records) else {}
+
+
+def write_table(results: Results, stem: Path) -> None:
+    """`stem`.csv, .md and .tex, and where it was asked for `stem`-given.csv."""
+    markdown, tex = comparison_markdown(results), comparison_latex(results, stem.name)
+    write_files(stem, csv=comparison_csv(results.cells), md=markdown, tex=tex)
+    given = results.given()
+    if given:
+        # A file of its own: it answers another question than the table's rows.
+        write_files(stem.with_name(f"{stem.name}-given"), csv=comparison_csv({OURS: given}))
+
+
+def comparison_csv(cells: Cells) -> str:
+    """A line for each model, protocol and metric."""
+    rows = [
+        (label, *measure, cell.mean, cell.std, cell.seeds)
+        for label, row in cells.items()
+        for measure, cell in row.items()
+    ]
+    return csv_text(CSV_HEAD, rows)
+
+
+def comparison_markdown(results: Results) -> str:
+    """The table with its legend, settings and provenance."""
+    rows = []
+    for measure in results.measures:
+        margin, p = results.margin(measure)
+        shown = "–" if p is None else f"{p:.2g}" if p >= _LEAST_P else f"< {_LEAST_P:.0e}"
+        tail = ["–" if margin is None else f"{100 * margin:+.2f} %", shown]
+        rows.append([title_of(measure), *results.marked(measure, ("**", "**"), ("<u>", "</u>")), *tail])
+    tested = (
+        f"p is of HDCCF against the best other: paired t over {results.comparison.users:,} users, averaged "
+        f"over seeds, Holm-corrected over all tests of the best against another; the paper has p < {LEVEL}."
+        if results.comparison
+        else "p is not known here: the values by user are not on this machine."
+    )
+    parts = [
+        f"# {results.title}",
+        markdown_table(["", *(TITLES[row.label] for row in results.rows), "Imp.", "p"], rows),
+        "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF over the best other. "
+        + tested,
+        "## Settings",
+        _settings(results),
+    ]
+    if results.outcome.failures:
+        left_out = [f"- {label}: {why}" for label, why in results.outcome.failures.items()]
+        parts += ["## Left out", "\n".join(left_out)]
+    given = results.given()
+    if given:
+        parts += [
+            "## HDCCF with the validation item given when testing",
+            "As SASRec's published figures are: trained alike, but a user's history ends with the validation "
+            "item. Not comparable with the table above.",
+            markdown_table(["", "HDCCF (given)"], [[title_of(m), str(cell)] for m, cell in given.items()]),
+        ]
+    return "\n\n".join([*parts, provenance(results.outcome, results.command)]) + "\n"
+
+
+def _settings(results: Results) -> str:
+    """Where each model's settings come from, its seeds, epochs and seconds."""
+    head = ["model", "settings", "seeds", "epoch", "training seconds"]
+    rows = []
+    for row in results.rows:
+        records = results.outcome.records[row.label]
+        epochs = ", ".join(str(record.get("best_epoch", "–")) for record in records)
+        seconds = mean(record["seconds"] for record in records)
+        rows.append([TITLES[row.label], row.origin, str(len(records)), epochs, f"{seconds:.0f}"])
+    return markdown_table(head, rows)
+
+
 def comparison_latex(results: Results, name: str) -> str:
+    """The table in the paper's form."""
     head = ["Metrics", *(latex(TITLES[row.label]) for row in results.rows), r"\textit{Imp.}"]
     rows = []
     for measure in results.measures:
-        marked = _marked(results, measure, (r"\textbf{", "}"), (r"\underline{", "}"))
-        margin = results.margin(measure)
+        marked = results.marked(measure, (r"\textbf{", "}"), (r"\underline{", "}"))
+        margin, p = results.margin(measure)
         shown = "--" if margin is None else rf"{100 * margin:.2f}\%"
-        p = results.p_value(measure)
         star = "$^*$" if p is not None and p < LEVEL and (margin or 0) > 0 else ""
         cells = [text.replace(" ± ", r"{\tiny$\pm$") + ("}" if "±" in text else "") for text in marked]
         rows.append([latex(title_of(measure)), *cells, shown + star])
@@ -318,3 +303,52 @@ def comparison_latex(results: Results, name: str) -> str:
         rf"second. $^*$ HDCCF is better than the best competitor with corrected $p < {LEVEL}$."
     )
     return latex_table(head, rows, caption=caption, label=f"tab:{name}")
+
+
+# -- other studies -------------------------------------------------------------------------------------------
+
+
+def write_study(results: Results, stem: Path) -> None:
+    """`stem`.csv, .md and .tex of a study that is no comparison of models."""
+    rows, cells, outcome = results.rows, results.cells, results.outcome
+    extra = _extra_columns(rows, outcome)
+    columns = ["", *map(title_of, results.measures), *extra]
+    lines: list[tuple[object, ...]] = []
+    texts = [[row.label, *(str(cell) for cell in cells[row.label].values())] for row in rows]
+    for row in rows:
+        for measure, cell in cells[row.label].items():
+            lines.append((row.label, row.curve, row.x, *measure, cell.mean, cell.std, cell.seeds))
+    for name, values in extra.items():
+        for row, text, value in zip(rows, texts, values, strict=True):
+            seeds = len(outcome.records[row.label])
+            lines.append((row.label, row.curve, row.x, "", name, value, None, seeds))
+            text.append(f"{value:.3f}")
+    failures = "\n".join(f"- left out: {label}: {why}" for label, why in outcome.failures.items())
+    origins = "\n".join(f"- {row.label}: {row.origin}" for row in rows if row.origin)
+    parts = [f"# {results.title}", markdown_table(columns, texts), origins, failures]
+    parts += ["Mean ± deviation over seeds.", provenance(outcome, results.command)]
+    write_files(
+        stem,
+        csv=csv_text(("row", "setting", "value", *CSV_HEAD[1:]), lines),
+        md="\n\n".join(part for part in parts if part) + "\n",
+        tex=latex_table(
+            [latex(text) for text in columns],
+            [[latex(text) for text in line] for line in texts],
+            caption=latex(results.title),
+            label=f"tab:{stem.parent.name}-{stem.name}",
+        ),
+    )
+
+
+def _extra_columns(rows: list[Row], outcome: Outcome) -> dict[str, list[float]]:
+    """What a study shows beside its metrics: the overlap of scores, clip rates."""
+    records = outcome.records
+    if rows[0].densities:
+        return {
+            name: [mean(record["densities"][key] for record in records[row.label]) for row in rows]
+            for name, key in (("overlap width", "width"), ("overlap area", "shared_area"))
+        }
+    if rows[0].curve.startswith("omega"):
+        terms = [t for t in ("clipped-items", "clipped-users") if t in records[rows[0].label][0]["terms"]]
+        return {term: clip_rates(rows, records, term) for term in terms}
+    return {}

@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,21 +17,20 @@ from hdccf.config import FitOptions, TrainingSettings, build_settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, HdccfError, TrainingError
 from hdccf.evaluation.ranking import Ranker
-from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna, open_study
+from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna
 from hdccf.files import atomic_file
 from hdccf.training.fit import StopTraining, fit, parse_metric
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-
 _STARTUP = 5
-"""Trials that have to be finished before others are called hopeless beside them."""
+"""Trials that have to be finished before others are pruned by comparison with them."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a study found."""
+    """The best trial of a study, and what the study has spent."""
 
     settings: dict[str, Any]
     """What differs from the model's defaults."""
@@ -40,7 +38,6 @@ class Tuned:
     trial: int
     trials: int
     minutes: float
-    budget: Budget
 
 
 def tune(
@@ -58,32 +55,25 @@ def tune(
 ) -> Tuned:
     """Works on a study until its budget is spent, and writes the best settings to `out`.
 
-    A new study tries `start` first, then the defaults. One that exists is gone on with; whatever ended the
-    call before, nothing but the trials under way is lost, and those are tried again.
+    A new study tries `start` first, then the defaults. An existing one is continued: after an interruption
+    only the trials under way are lost, and those are tried again.
     """
-    _refuse(question, split, jobs)
-    refuse_other(out, study, overwrite)
-    import_optuna()
-    with (
-        open_study(study, question, start) as opened,
-        displayed(opened, budget, progress) as update,
-    ):
+    if not question.settings.space:
+        raise ConfigError(f"{question.model} has no search space, so there is nothing to tune")
+    if not len(split.validation):
+        raise ConfigError("this split has no validation part, which tuning goes by; give one that has")
+    parse_metric(question.metric)
+    if out.exists() and not overwrite and read_origin(out).get("study") != study:
+        raise ConfigError(
+            f"{out} exists and was not written by the study {study}; give another --out, or --overwrite"
+        )
+    with StudyFile(study, question, start) as opened, displayed(opened, budget, progress) as update:
         if jobs == 1:
             _work(opened, split, budget, threads, update)
         else:
             _work_together(opened, split, budget, jobs, threads, update)
         update()
         return _conclude(opened, budget, out)
-
-
-def _refuse(question: Question, split: Split, jobs: int) -> None:
-    if not question.space:
-        raise ConfigError(f"{question.model} has no search space, so there is nothing to tune")
-    if not len(split.validation):
-        raise ConfigError("this split has no validation part, which tuning goes by; give one that has")
-    if jobs < 1:
-        raise ConfigError(f"jobs={jobs} work at nothing; give 1 or more")
-    parse_metric(question.metric)
 
 
 # -- the work ------------------------------------------------------------------------------------------------
@@ -93,9 +83,12 @@ def _work(
     study: StudyFile, split: Split, budget: Budget, threads: int | None, update: Callable[[], None]
 ) -> None:
     """Trial after trial in this process."""
-    optuna = import_optuna()
-    study.study.pruner = optuna.pruners.MedianPruner(
-        n_startup_trials=_STARTUP, n_warmup_steps=_warmup(study.question), n_min_trials=_STARTUP
+    # No trial is pruned in a third of the epochs, and in at least two evaluations (decision 19).
+    warmup, fields = 0, study.question.settings.model_fields
+    if issubclass(study.question.settings, TrainingSettings):
+        warmup = max(fields["epochs"].default // 3, 2 * fields["evaluate_every"].default)
+    study.study.pruner = import_optuna().pruners.MedianPruner(
+        n_startup_trials=_STARTUP, n_warmup_steps=warmup, n_min_trials=_STARTUP
     )
     while (trial := study.ask(budget)) is not None:
         update()
@@ -108,33 +101,20 @@ def _work(
         update()
 
 
-def _warmup(question: Question) -> int:
-    """Epochs in which no trial is pruned: a third of all, at least two evaluations (decision 19)."""
-    if not issubclass(question.settings, TrainingSettings):
-        return 0
-    fields = question.settings.model_fields
-    return int(max(fields["epochs"].default // 3, 2 * fields["evaluate_every"].default))
-
-
 def _try(study: StudyFile, trial: Any, split: Split, budget: Budget, threads: int | None) -> None:
-    """Trains with a trial's settings and tells the study what came of it."""
+    """Trains with a trial's settings and tells the study the result."""
     optuna = import_optuna()
     watch = _Watch(study, trial, budget)
-    state, value = optuna.trial.TrialState.COMPLETE, None
+    state, value = None, None
     try:
         value = _measure(study.question, study.suggest(trial), split, threads, watch)
-    except optuna.TrialPruned:
+    except (optuna.TrialPruned, TrainingError) as error:
+        # A diverged training counts as pruned: the sampler learns to avoid such settings.
         state = optuna.trial.TrialState.PRUNED
-    except TrainingError as error:
-        # Settings that diverge are as bad as can be: the sampler should know, and look elsewhere.
-        state = optuna.trial.TrialState.PRUNED
-        trial.set_user_attr("error", str(error))
+        if isinstance(error, TrainingError):
+            trial.set_user_attr("error", str(error))
     trial.set_user_attr("seconds", watch.seconds)
-    if watch.epoch:
-        trial.set_user_attr("epoch", watch.epoch)
-    if watch.cut:
-        trial.set_user_attr("cut", True)
-    study.study.tell(trial, value, state=None if value is not None else state)
+    study.study.tell(trial, value, state=state)
 
 
 def _measure(
@@ -144,9 +124,8 @@ def _measure(
     trained = issubclass(question.settings, TrainingSettings)
     own = {"validation_metric": question.metric} if trained else {}
     settings = build_settings(question.settings, values, own)
-    fitted = fit(
-        split, settings, seed=question.seed, options=FitOptions(threads=threads), on_evaluation=watch
-    )
+    options = FitOptions(threads=threads)
+    fitted = fit(split, settings, seed=question.seed, options=options, on_evaluation=watch)
     if trained:
         return watch.best
     protocol, name = parse_metric(question.metric)
@@ -154,22 +133,22 @@ def _measure(
 
 
 class _Watch:
-    """Hears each evaluation: reports it, ends what is hopeless, and ends what has no time left."""
+    """Called at each evaluation: reports it, prunes the trial, or ends it where the budget is spent."""
 
     def __init__(self, study: StudyFile, trial: Any, budget: Budget) -> None:
         self.study, self.trial, self.budget = study, trial, budget
-        self.best, self.epoch, self.cut = float("-inf"), 0, False
-        self._started = time.process_time()
+        self.best, self._started = float("-inf"), time.process_time()
 
     @property
     def seconds(self) -> float:
-        """Of the processor, a thread: what else the machine does takes nothing from it (decision 19)."""
+        """Processor seconds a thread, so that other load on the machine costs nothing (decision 19)."""
         return round((time.process_time() - self._started) / torch.get_num_threads(), 3)
 
     def __call__(self, record: dict[str, Any]) -> None:
         value = record["validation"][self.study.question.metric]
         if value > self.best:
-            self.best, self.epoch = value, record["epoch"]
+            self.best = value
+            self.trial.set_user_attr("epoch", record["epoch"])
         # The best so far: a dip is no reason to give up.
         self.trial.report(self.best, record["epoch"])
         self.trial.set_user_attr("seconds", self.seconds)
@@ -177,11 +156,8 @@ class _Watch:
             raise import_optuna().TrialPruned
         if self.study.spent()[1] >= self.budget.minutes:
             # What it has reached counts; it only had less time than others.
-            self.cut = True
+            self.trial.set_user_attr("cut", True)
             raise StopTraining
-
-
-# -- several processes ---------------------------------------------------------------------------------------
 
 
 def _work_together(
@@ -195,73 +171,82 @@ def _work_together(
     """The same in `jobs` processes, each with its share of the processor's threads."""
     threads = threads or max(1, torch.get_num_threads() // jobs)
     context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="hdccf-tune-") as folder:
-        place = Path(folder) / "split"
-        split.save(place)
-        question = {**asdict(study.question), "fixed": dict(study.question.fixed)}
-        arguments = (str(place), study.place, question, asdict(budget), threads)
-        failures = context.SimpleQueue()
-        workers = [
-            context.Process(target=_worker, args=(*arguments, failures), daemon=True) for _ in range(jobs)
-        ]
+    failures = context.SimpleQueue()
+    arguments = (split, study.place, study.question, budget, threads, failures)
+    workers = [context.Process(target=_worker, args=arguments, daemon=True) for _ in range(jobs)]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers):
         for worker in workers:
-            worker.start()
-        while any(worker.is_alive() for worker in workers):
-            for worker in workers:
-                worker.join(timeout=1.0 / jobs)
-            update()
-        if not failures.empty():
-            raise HdccfError(failures.get())
-        if any(worker.exitcode for worker in workers):
-            raise HdccfError("a tuning process was ended from outside; call again to go on with the study")
+            worker.join(timeout=1.0 / jobs)
+        update()
+    if not failures.empty():
+        raise HdccfError(failures.get())
+    if any(worker.exitcode for worker in workers):
+        raise HdccfError("a tuning process was ended from outside; call again to go on with the study")
 
 
 def _worker(
-    place: str, study: str, question: dict[str, Any], budget: dict[str, Any], threads: int, failures: Any
+    split: Split, study: str, question: Question, budget: Budget, threads: int, failures: Any
 ) -> None:
     """What a process of `_work_together` runs."""
     try:
-        split = Split.load(place)
-        with open_study(study, Question(**question)) as opened:
-            _work(opened, split, Budget(**budget), threads, lambda: None)
+        with StudyFile(study, question) as opened:
+            _work(opened, split, budget, threads, lambda: None)
     except HdccfError as error:
         failures.put(str(error))
     except KeyboardInterrupt:
         pass  # the caller has it too, and says so
 
 
-# -- the end -------------------------------------------------------------------------------------------------
+# -- the best settings ---------------------------------------------------------------------------------------
 
 
 def _conclude(study: StudyFile, budget: Budget, out: Path) -> Tuned:
+    """Writes the settings of the best trial."""
+    trials, minutes = study.spent()
     if not study.completed:
-        trials, minutes = study.spent()
         raise ConfigError(
             f"no trial came to its end in {trials} trials and {minutes:.1f} minutes; give more of either"
         )
-    best = study.completed[0]
-    trials, minutes = study.spent()
-    found = Tuned(study.decided(best), float(best.value or 0.0), best.number, trials, minutes, budget)
-    question = study.question
-    origin = {
-        "study": study.place,
-        "model": question.model,
-        "dataset": question.dataset,
-        "split": question.split,
-        "time_aware": question.time_aware,
-        "metric": question.metric,
-        "value": found.value,
-        "trial": found.trial,
-        "trials": trials,
-        "minutes": round(minutes, 2),
-        "budget": asdict(budget),
-    }
-    write_best(out, found.settings, origin)
+    best, question = study.completed[0], study.question
+    settings = question.draw(lambda name, _: best.params[name])
+    found = Tuned(settings, float(best.value or 0.0), best.number, trials, minutes)
+    origin = {"study": study.place, **asdict(question), **asdict(found), "minutes": round(minutes, 2)}
+    del origin["settings"]
+    write_best(out, settings, {**origin, "budget": asdict(budget)})
     return found
 
 
+MARK = "# hdccf tune "
+
+
+def write_best(path: Path, settings: dict[str, Any], origin: dict[str, Any]) -> None:
+    """Writes settings as TOML, atomically, with the study, its budget and value as `origin` in a comment."""
+    lines = [MARK + json.dumps(origin, ensure_ascii=False)]
+    for name, value in settings.items():
+        if value is not None:
+            # JSON's numbers, strings, truth values and lists are TOML's.
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}")
+    with atomic_file(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_origin(path: Path) -> dict[str, Any]:
+    """The `origin` given to `write_best`; empty where the file was not written by `hdccf tune`."""
+    try:
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        found = json.loads(first.removeprefix(MARK)) if first.startswith(MARK) else {}
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# -- the display ---------------------------------------------------------------------------------------------
+
 _SHOWN = 12
 """Trials in the live table."""
+_WORDS = {"COMPLETE": "done", "PRUNED": "pruned", "RUNNING": "running", "FAIL": "lost", "WAITING": "waiting"}
 
 
 @contextmanager
@@ -277,16 +262,12 @@ def displayed(study: StudyFile, budget: Budget, enabled: bool) -> Iterator[Calla
         from rich.console import Console
         from rich.live import Live
 
-        live = Live(
-            get_renderable=partial(trials_table, study, budget),
-            console=Console(stderr=True),
-            refresh_per_second=1,
-        )
-        with live:
+        shown, console = partial(trials_table, study, budget), Console(stderr=True)
+        with Live(get_renderable=shown, console=console, refresh_per_second=1):
             yield lambda: None
     else:
         told = {trial.number for trial in study.trials if trial.state.is_finished()}
-        _write(_progress(study, budget))
+        print(_progress(study, budget), file=sys.stderr, flush=True)
         yield partial(_write_ended, study, budget, told)
 
 
@@ -297,8 +278,8 @@ def _write_ended(study: StudyFile, budget: Budget, told: set[int]) -> None:
             told.add(trial.number)
             number, state, value, epoch, seconds, settings = _cells(trial)
             after = f" at epoch {epoch}" if epoch else ""
-            _write(f"trial {number} {state} {value}{after}, {seconds} s: {settings}")
-            _write(_progress(study, budget))
+            print(f"trial {number} {state} {value}{after}, {seconds} s: {settings}", file=sys.stderr)
+            print(_progress(study, budget), file=sys.stderr, flush=True)
 
 
 def _progress(study: StudyFile, budget: Budget) -> str:
@@ -328,63 +309,16 @@ def trials_table(study: StudyFile, budget: Budget) -> "Table":
     return table
 
 
-def _write(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
-
-
-_WORDS = {"COMPLETE": "done", "PRUNED": "pruned", "RUNNING": "running", "FAIL": "lost", "WAITING": "waiting"}
-
-
 def _cells(trial: Any) -> list[str]:
+    """Number, state, value, epoch, seconds and settings of a trial."""
     reached = trial.intermediate_values
     value = trial.value if trial.state.name == "COMPLETE" else max(reached.values(), default=None)
     epoch = trial.user_attrs.get("epoch", max(reached, default=""))
     seconds = trial.user_attrs.get("seconds")
     state = "diverged" if "error" in trial.user_attrs else _WORDS[trial.state.name]
-    settings = ", ".join(f"{name}={_short(chosen)}" for name, chosen in trial.params.items())
-    return [
-        str(trial.number),
-        state,
-        "" if value is None else f"{value:.4f}",
-        str(epoch),
-        "" if seconds is None else f"{seconds:.0f}",
-        settings,
+    settings = [
+        f"{name}={chosen:.3g}" if isinstance(chosen, float) else f"{name}={chosen}"
+        for name, chosen in trial.params.items()
     ]
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-MARK = "# hdccf tune "
-
-
-def write_best(path: Path, settings: dict[str, Any], origin: dict[str, Any]) -> None:
-    """Atomically. `origin` says by which study, with which budget and value; `read_origin` gives it back."""
-    lines = [MARK + json.dumps(origin, ensure_ascii=False)]
-    # JSON's numbers, strings, truth values and lists are TOML's.
-    given = {name: value for name, value in settings.items() if value is not None}
-    lines += [
-        f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}" for name, value in given.items()
-    ]
-    with atomic_file(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def read_origin(path: Path) -> dict[str, Any]:
-    """What `write_best` was told; nothing where the file was not written by `hdccf tune`."""
-    try:
-        first = path.read_text(encoding="utf-8").partition("\n")[0]
-        found = json.loads(first.removeprefix(MARK)) if first.startswith(MARK) else {}
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def refuse_other(path: Path, study: str, overwrite: bool) -> None:
-    """Only what this very study wrote is replaced unasked: said before an hour's work, not after it."""
-    if path.exists() and not overwrite and read_origin(path).get("study") != study:
-        raise ConfigError(
-            f"{path} exists and was not written by the study {study}; give another --out, or --overwrite"
-        )
+    texts = ("" if value is None else f"{value:.4f}", str(epoch), "" if seconds is None else f"{seconds:.0f}")
+    return [str(trial.number), state, *texts, ", ".join(settings)]

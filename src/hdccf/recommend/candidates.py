@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hdccf.data.graph import Neighbours
 from hdccf.errors import ConfigError
-from hdccf.evaluation.topk import top_k
+from hdccf.evaluation.ranking import top_k
 from hdccf.models.base import Scorer, VectorScorer
 
 SCORES_AT_ONCE = 1 << 22

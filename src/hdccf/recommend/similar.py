@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
-from hdccf.evaluation.topk import top_k
+from hdccf.evaluation.ranking import top_k
 from hdccf.models.base import Kind, Model, Scorer, VectorScorer
 from hdccf.recommend.candidates import SCORES_AT_ONCE, Best
 from hdccf.similarity import Cosine, Similarity, Vectors

@@ -3,8 +3,8 @@
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -13,17 +13,24 @@ from typing import Any
 import torch
 import uvicorn
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from hdccf.console import note
-from hdccf.errors import ConfigError
-from hdccf.serving import problems, routes
-from hdccf.serving.middleware import BodyLimit, KeyCheck, RequestMetrics, needs_key, page_files
+from hdccf.errors import ConfigError, HdccfError
+from hdccf.serving import routes
+from hdccf.serving.middleware import (
+    MEDIA_TYPE,
+    Gateway,
+    Problem,
+    ProblemError,
+    needs_key,
+    on_error,
+    page_files,
+)
 from hdccf.serving.page_data import page_router
-from hdccf.serving.problems import MEDIA_TYPE, Problem
-from hdccf.serving.served import Holder, Loader, Served, load
-from hdccf.serving.service import AppService, Metrics, Pool
+from hdccf.serving.service import AppService, Served
 from hdccf.serving.settings import KEY_HEADER, ServeSettings
 
 
@@ -31,37 +38,34 @@ def create_app(
     run: str | Path,
     settings: ServeSettings | None = None,
     *,
-    loader: Loader | None = None,
     reload_on_hangup: bool = False,
 ) -> FastAPI:
-    """Loads the run, at once, and gives what serves it. An error of the run is raised here.
+    """Loads the run at once, and returns the ASGI application that serves it; a run's errors are raised here.
 
     `reload_on_hangup` makes SIGHUP take a new model; it needs the main thread.
     """
     settings = settings or ServeSettings()
     key = settings.api_key()
-    holder = Holder(Path(run), loader or partial(load, index_above=settings.index_above))
-    pool = Pool(settings.threads, settings.waiting, settings.timeout_seconds)
-    service = AppService(holder, pool, Metrics(), settings)
-    service.metrics.now_answers(holder.current.version)
+    service = AppService(Path(run), settings)
     app = FastAPI(
+        title="hdccf",
+        version=version("hdccf"),
+        description=_ABOUT,
         docs_url=None,  # its scripts would come from another host
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_lifespan(service, reload_on_hangup),
+        lifespan=partial(_lifespan, reload_on_hangup=reload_on_hangup),
     )
     app.state.service = service
-    app.include_router(routes.router)
-    app.include_router(routes.operating)
-    app.include_router(page_router)
+    for router in (routes.answers, routes.lookups, routes.operating, page_router):
+        app.include_router(router)
     # Where no endpoint is, not a mount at /: that would answer 404 where a 405 belongs.
     app.router.default = page_files()
-    problems.install(app)
-    _describe(app, holder.current)
+    for kind in (ProblemError, HTTPException, RequestValidationError, HdccfError):
+        app.add_exception_handler(kind, on_error)
+    _describe(app, _examples(service.current))
     # The last that is added is the first that is asked.
-    app.add_middleware(BodyLimit, most=settings.max_body_bytes, seconds=settings.timeout_seconds)
-    app.add_middleware(KeyCheck, key=key)
-    app.add_middleware(RequestMetrics, metrics=service.metrics)
+    app.add_middleware(Gateway, service.metrics, key, settings.max_body_bytes, settings.timeout_seconds)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -72,27 +76,24 @@ def create_app(
     return app
 
 
-def _lifespan(
-    service: AppService, reload_on_hangup: bool
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def living(app: FastAPI) -> AsyncIterator[None]:
-        wanted = asyncio.Event()
-        tasks = [asyncio.create_task(_reload_when(wanted, service))]
-        if service.settings.watch:
-            tasks.append(asyncio.create_task(_watch(wanted, service)))
-        if reload_on_hangup:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, wanted.set)
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-            await asyncio.to_thread(service.pool.close)
-
-    return living
+@asynccontextmanager
+async def _lifespan(app: FastAPI, reload_on_hangup: bool) -> AsyncIterator[None]:
+    """Reloads the model when asked for while the app is up, and then closes the service."""
+    service: AppService = app.state.service
+    wanted = asyncio.Event()
+    tasks = [asyncio.create_task(_reload_when(wanted, service))]
+    if service.settings.watch:
+        tasks.append(asyncio.create_task(_watch(wanted, service)))
+    if reload_on_hangup:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, wanted.set)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await asyncio.to_thread(service.close)
 
 
 async def _reload_when(wanted: asyncio.Event, service: AppService) -> None:
@@ -107,7 +108,7 @@ async def _reload_when(wanted: asyncio.Event, service: AppService) -> None:
 async def _watch(wanted: asyncio.Event, service: AppService) -> None:
     while True:
         await asyncio.sleep(service.settings.watch_seconds)
-        if await asyncio.to_thread(lambda: service.holder.has_changed):
+        if await asyncio.to_thread(lambda: service.has_changed):
             wanted.set()
 
 
@@ -130,10 +131,7 @@ _SCORING = {
 }
 _IDS = {404: "An id is unknown; `ids` names it."}
 _OF_PATH = {
-    "/v1/recommend": _WITH_BODY | _SCORING | _IDS,
-    "/v1/similar": _WITH_BODY | _SCORING | _IDS,
-    "/v1/score": _WITH_BODY | _SCORING | _IDS,
-    "/v1/explain": _WITH_BODY | _SCORING | _IDS,
+    **{f"/v1/{name}": _WITH_BODY | _SCORING | _IDS for name in ("recommend", "similar", "score", "explain")},
     "/v1/admin/reload": {
         403: "The server has no key.",
         409: "The new model does not load; the old one goes on.",
@@ -144,22 +142,10 @@ _OF_PATH = {
 }
 
 
-def _describe(app: FastAPI, example: Served) -> None:
-    """`example` gives ids that exist."""
-    examples = _examples(example)
-
-    def describe() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _described(app, examples)
-        return app.openapi_schema
-
-    app.openapi = describe  # type: ignore[method-assign]
-
-
-def _described(app: FastAPI, examples: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    found = get_openapi(title="hdccf", version=version("hdccf"), description=_ABOUT, routes=app.routes)
-    components = found.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
+def _describe(app: FastAPI, examples: dict[str, dict[str, Any]]) -> None:
+    """Completes FastAPI's description, which the app keeps: problems, the key, examples."""
+    found = app.openapi()
+    components, schemas = found["components"], found["components"]["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     inner = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -169,7 +155,6 @@ def _described(app: FastAPI, examples: dict[str, dict[str, Any]]) -> dict[str, A
     for path, operations in found["paths"].items():
         for operation in operations.values():
             _finish(path, operation, examples)
-    return found
 
 
 def _finish(path: str, operation: dict[str, Any], examples: dict[str, dict[str, Any]]) -> None:
@@ -189,6 +174,7 @@ def _finish(path: str, operation: dict[str, Any], examples: dict[str, dict[str, 
 
 
 def _examples(served: Served) -> dict[str, dict[str, Any]]:
+    """Requests by path, with ids that exist."""
     train = served.recommender.split.train
     users, items = train.user_ids.head(2).to_list(), train.item_ids.head(3).to_list()
     return {
@@ -213,7 +199,7 @@ _KEEP_ALIVE_SECONDS = 30
 
 
 def serve(run: Path, settings: ServeSettings) -> None:
-    """Serves until it is told to stop."""
+    """Serves until SIGTERM or Ctrl-C."""
     # Requests run beside each other: more threads inside one would only be in each other's way.
     torch.set_num_threads(1)
     listening = _listen(settings.host, settings.port)
@@ -235,11 +221,12 @@ def serve(run: Path, settings: ServeSettings) -> None:
         # uvicorn ends well and then raises the signal once more for the handler before its own: ours. Being
         # told to stop is no failure.
         signal.signal(signal.SIGTERM, lambda *_: None)
-        served = app.state.service.holder.current
+        served = app.state.service.current
         note(f"{served.recommender!r} of {served.path}, version {served.version}")
         if not settings.is_local and settings.api_key_file is None:
             note("all who reach this machine can send requests; --api-key-file asks for a key")
-        note(f"serving on {_address(listening)} (Ctrl-C stops)")
+        host, port = listening.getsockname()[:2]
+        note(f"serving on http://{f'[{host}]' if ':' in host else host}:{port}/ (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
         note("stopped")
@@ -247,27 +234,14 @@ def serve(run: Path, settings: ServeSettings) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Before the model is loaded: that a port is taken should not be found out after a minute."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        # With the protocol named: asyncio turns Nagle's algorithm off for those only, and with it every
-        # answer would wait 40 ms for the client's delayed acknowledgement of its head.
-        made = socket.socket(family, kind, protocol)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(_BACKLOG)
-        except OSError:
-            made.close()
-            raise
+        made = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        # Connections inherit it. With Nagle's algorithm every answer would wait 40 ms for the client's
+        # delayed acknowledgement of its head; asyncio turns it off only for sockets that name a protocol.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as cause:
         raise ConfigError(
             f"cannot listen on {host} port {port} ({cause.strerror or cause}); choose another one"
         ) from cause
     return made
-
-
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

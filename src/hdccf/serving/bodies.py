@@ -1,18 +1,19 @@
 """Request and response bodies with their limits; a request that breaks one is refused (422) unscored."""
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
+    GetJsonSchemaHandler,
     PlainValidator,
-    Tag,
     WithJsonSchema,
+    model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from hdccf.config import EXPLAINED, REASONS, TOP_K
 
@@ -29,6 +30,9 @@ MAX_QUERY = 200
 MAX_FOUND = 100
 
 _LONGEST_ID = 256
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
+_NOT_GIVEN: Any = None
+"""Of a field that one of two shapes has; null is refused."""
 
 
 def _whole(value: Any) -> Any:
@@ -41,18 +45,10 @@ def _checked_id(value: Any) -> int | str:
     value = _whole(value)
     if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
         return value
-    if isinstance(value, str) and 0 < len(value) <= _LONGEST_ID and _is_text(value):
+    # Half a character (a lone surrogate) cannot be encoded.
+    if isinstance(value, str) and 0 < len(value) <= _LONGEST_ID and not _SURROGATE.search(value):
         return value
     raise PydanticCustomError("id", "an id is an integer of 64 bits or a text of 1 to 256 characters")
-
-
-def _is_text(value: str) -> bool:
-    """Not half a character."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 Id = Annotated[
@@ -75,8 +71,7 @@ K = Annotated[
     BeforeValidator(_whole),
 ]
 Top = Annotated[int, Field(strict=True, ge=1, le=MAX_TOP), BeforeValidator(_whole)]
-Users = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
-Items = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
+Ids = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
 History = Annotated[
     list[Id],
     Field(
@@ -94,7 +89,33 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class _Limits(Body):
+class _OneOf(Body):
+    """A body with exactly one of two fields, which are not optional in the description either."""
+
+    either: ClassVar[tuple[str, str]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_one(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or sum(name in value for name in cls.either) != 1:
+            raise PydanticCustomError("shape", f"give either {' or '.join(cls.either)}")
+        return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler.resolve_ref_schema(handler(core))
+        for name in cls.either:
+            schema["properties"][name].pop("default")
+        return {**schema, "oneOf": [{"required": [name]} for name in cls.either]}
+
+
+class RecommendBody(_OneOf):
+    """For users that the model knows, or for a new user, who is known by a history of items."""
+
+    either = ("users", "items")
+
+    users: Ids = _NOT_GIVEN
+    items: History = _NOT_GIVEN
     k: K = TOP_K
     include_seen: bool = Field(default=False, strict=True)
     """Whether items of the history may be recommended."""
@@ -104,29 +125,13 @@ class _Limits(Body):
     """None of these items."""
 
 
-class RecommendToUsers(_Limits):
-    """For users that the model knows."""
+class SimilarBody(_OneOf):
+    """Items like these, or users like these."""
 
-    users: Users
+    either = ("items", "users")
 
-
-class RecommendToItems(_Limits):
-    """For a new user, who is known by a history of items."""
-
-    items: History
-
-
-class SimilarItems(Body):
-    """Items like these."""
-
-    items: Items
-    k: K = TOP_K
-
-
-class SimilarUsers(Body):
-    """Users like these."""
-
-    users: Users
+    items: Ids = _NOT_GIVEN
+    users: Ids = _NOT_GIVEN
     k: K = TOP_K
 
 
@@ -141,53 +146,19 @@ class ScoreBody(Body):
     pairs: list[Pair] = Field(min_length=1, max_length=MAX_PAIRS)
 
 
-class _Reasons(Body):
-    items: Items | None = None
+class ExplainBody(_OneOf):
+    """For a user that the model knows, or for a new user, who is known by a history of items."""
+
+    either = ("user", "had")
+
+    user: Id = _NOT_GIVEN
+    had: History = _NOT_GIVEN
+    items: Ids | None = None
     """What to explain; the best k if not given."""
     k: Top = EXPLAINED
     """How many of the best, where no items are given."""
     top: Top = REASONS
     """How many reasons each."""
-
-
-class ExplainToUser(_Reasons):
-    """For a user that the model knows."""
-
-    user: Id
-
-
-class ExplainToHistory(_Reasons):
-    """For a new user, who is known by a history of items."""
-
-    had: History
-
-
-def _by(*names: str) -> Discriminator:
-    """Which shape a body has is told by the first of these names that is in it."""
-
-    def tag(value: Any) -> str | None:
-        held = value if isinstance(value, dict) else vars(value) if isinstance(value, Body) else {}
-        return next((f"by {name}" for name in names if name in held), None)
-
-    return Discriminator(
-        tag,
-        custom_error_type="shape",
-        custom_error_message=f"give either {' or '.join(names)}",
-    )
-
-
-RecommendBody = Annotated[
-    Annotated[RecommendToUsers, Tag("by users")] | Annotated[RecommendToItems, Tag("by items")],
-    _by("users", "items"),
-]
-SimilarBody = Annotated[
-    Annotated[SimilarItems, Tag("by items")] | Annotated[SimilarUsers, Tag("by users")],
-    _by("items", "users"),
-]
-ExplainBody = Annotated[
-    Annotated[ExplainToUser, Tag("by user")] | Annotated[ExplainToHistory, Tag("by had")],
-    _by("user", "had"),
-]
 
 
 class Answer(BaseModel):
@@ -252,13 +223,13 @@ class Reason(BaseModel):
     """One of the user's own."""
     contribution: float
     share: float
-    """Of the sum of all that speak for the item; below zero if it speaks against it."""
+    """Of the sum of all positive contributions; below zero for a contribution against the item."""
     title: str | None = None
 
 
 class ExplainedItem(ScoredItem):
     because: list[Reason]
-    """The loudest first."""
+    """The largest contributions first."""
 
 
 class Explained(Answer):

@@ -1,39 +1,163 @@
-"""ASGI middleware (metrics and error barrier, API key, body limit) and the page's static files."""
+"""Errors as problem details (RFC 9457), ASGI middleware, and the page's static files."""
 
 import asyncio
 import hmac
+import http
+import json
 import logging
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hdccf.serving.problems import Problem, problem, response
-from hdccf.serving.service import Metrics
 from hdccf.serving.settings import KEY_HEADER
 
 log = logging.getLogger("hdccf.serving")
 
+MEDIA_TYPE = "application/problem+json"
+_ERRORS_SHOWN = 20
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class BodyError(BaseModel):
+    """One thing that is wrong with a request."""
+
+    pointer: str
+    """Where, as a JSON pointer into the body, or the name of the parameter."""
+    detail: str
+
+
+class Problem(BaseModel):
+    """What went wrong, for programs (type, status) and for people (title, detail)."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    type: str
+    """about:blank where the status says it all; otherwise which problem of ours this is."""
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str
+    """What was given, what is allowed, what to do."""
+    kind: str | None = None
+    """With unknown ids: "user" or "item"."""
+    ids: list[str] | None = None
+    """With unknown ids: the first of them."""
+    errors: list[BodyError] | None = None
+    """With a request that does not fit: what is wrong where."""
+
+
+class ProblemError(Exception):
+    """Raised anywhere below an endpoint, answered as it is."""
+
+    def __init__(self, problem: Problem, headers: dict[str, str] | None = None) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+        self.headers = headers or {}
+
+
+def problem(status: int, detail: str, name: str | None = None, **more: Any) -> Problem:
+    """`name` is our own word for it, as in unknown-id."""
+    phrase = http.HTTPStatus(status).phrase
+    kind = "about:blank" if name is None else f"urn:hdccf:problem:{name}"
+    title = phrase if name is None else name.replace("-", " ").capitalize()
+    return Problem(type=kind, title=title, status=status, detail=detail, **more)
+
+
+def response(found: Problem, headers: dict[str, str] | None = None) -> Response:
+    # ASCII: whatever came in, lone surrogates included, can be sent back.
+    content = json.dumps(found.model_dump(exclude_none=True), ensure_ascii=True)
+    return Response(content, found.status, headers, media_type=MEDIA_TYPE)
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """What is raised below an endpoint, as a problem; `Gateway` catches unforeseen errors."""
+    if isinstance(error, ProblemError):
+        return response(error.problem, error.headers)
+    if isinstance(error, RequestValidationError):
+        return response(_invalid(error))
+    if not isinstance(error, HTTPException):  # an error of ours: what the model cannot do with the request
+        return response(problem(422, str(error), "cannot-answer"))
+    # Unknown paths, wrong methods, bodies that are no JSON.
+    details = {
+        404: f"{request.url.path} is not here; /openapi.json has what is",
+        405: f"{request.method} does not go with {request.url.path}; /openapi.json has what does",
+    }
+    detail = details.get(error.status_code, str(error.detail))
+    return response(problem(error.status_code, detail), dict(error.headers or {}))
+
+
+def _invalid(error: RequestValidationError) -> Problem:
+    errors = error.errors()
+    if errors[0]["type"] == "json_invalid":
+        where = f"at character {errors[0]['loc'][-1]}"
+        return problem(400, f"the body is no JSON {where}: {errors[0]['ctx']['error']}")
+    found = [BodyError(pointer=_pointer(one["loc"]), detail=one["msg"]) for one in errors[:_ERRORS_SHOWN]]
+    first = f"{found[0].pointer or 'the body'}: {found[0].detail}"
+    return problem(422, f"the request does not fit: {first}", "invalid-request", errors=found)
+
+
+def _pointer(loc: tuple[int | str, ...]) -> str:
+    """Where in the body, as /users/0; or the name of a parameter."""
+    if loc[0] != "body":
+        return str(loc[-1])
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in loc[1:])
+
+
+# -- middleware ----------------------------------------------------------------------------------------------
+
+
+class Metrics:
+    """A registry of its own, so that two apps in one process do not count each other's requests."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        labels, timed = ["method", "route", "status"], partial(Histogram, buckets=_SECONDS, registry=registry)
+        arrival = "From the arrival of a request to the end of its answer."
+        self.requests = Counter("hdccf_requests", "Requests answered.", labels, registry=registry)
+        self.seconds = timed("hdccf_request_seconds", arrival, ["route"])
+        self.scoring = timed("hdccf_scoring_seconds", "What of it the model took.")
+        self.under_way = Gauge("hdccf_requests_under_way", "Requests being answered.", registry=registry)
+        self.reloads = Counter(
+            "hdccf_reloads", "Attempts to take a new model.", ["outcome"], registry=registry
+        )
+        self.model = Gauge("hdccf_model", "1 for the model that answers.", ["version"], registry=registry)
+        ProcessCollector(registry=registry)
+
+    def now_answers(self, version: str) -> None:
+        """Sets the version of the model that answers."""
+        self.model.clear()
+        self.model.labels(version).set(1)
+
+
 _METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
-class RequestMetrics:
-    """Counts and times requests; an unforeseen error becomes a 500 with a line in the log."""
+class Gateway:
+    """Counts and times requests, asks for the key, and reads a body to its end before anything else happens.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
+    An unforeseen error becomes a 500 with a line in the log.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None, most: int, seconds: float) -> None:
+        """`most` bytes of a body are read, in at most so many `seconds`."""
+        self._app, self._metrics, self._most, self._seconds = app, metrics, most, seconds
+        self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 0
-        started = time.perf_counter()
+        status, started = 0, time.perf_counter()
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -43,7 +167,10 @@ class RequestMetrics:
 
         self._metrics.under_way.inc()
         try:
-            await self._app(scope, receive, noting)
+            refusal = self._wrong_key(scope)
+            if refusal is None:
+                refusal, receive = await self._with_body(Headers(scope=scope), receive)
+            await (refusal or self._app)(scope, receive, noting)
         except Exception:
             log.exception("%s %s failed; this is a bug in hdccf", scope["method"], scope["path"])
             if status:
@@ -58,94 +185,50 @@ class RequestMetrics:
             self._metrics.requests.labels(method, route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
+    def _wrong_key(self, scope: Scope) -> Response | None:
+        """A refusal without the right key, for everything that tells of the model."""
+        if self._key is None or not needs_key(scope["path"]):
+            return None
+        given = Headers(scope=scope).get(KEY_HEADER)
+        # In constant time: how long a comparison takes must not tell how much of a key is right.
+        if given is not None and hmac.compare_digest(given.encode("latin-1"), self._key):
+            return None
+        said = "is missing" if given is None else "is not the right one"
+        found = problem(401, f"the key {said}; send it in the header {KEY_HEADER}", "wrong-key")
+        return response(found, {"WWW-Authenticate": f"ApiKey header={KEY_HEADER}"})
 
-class KeyCheck:
-    """Asks for the key before anything is read, for everything that tells of the model."""
+    async def _with_body(self, headers: Headers, receive: Receive) -> tuple[Response | None, Receive]:
+        """What gives the body that was read; or a refusal where it is too large or late."""
+        announced = headers.get("content-length", "")
+        if not announced and "transfer-encoding" not in headers:
+            return None, receive
+        body, more = b"", True
+        too_large = announced.isdecimal() and int(announced) > self._most
+        try:
+            async with asyncio.timeout(self._seconds):
+                while more and not too_large:
+                    message = await receive()
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    too_large = len(body) > self._most
+        except TimeoutError:
+            found = problem(408, f"the body did not come within {self._seconds:g} s")
+        else:
+            found = problem(413, f"the body is larger than {self._most:,} bytes; send several requests")
+        if more or too_large:
+            # The rest of the body has not been read: the connection cannot be used again.
+            return response(found, {"Connection": "close"}), receive
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
 
-    def __init__(self, app: ASGIApp, key: str | None) -> None:
-        self._app = app
-        self._key = None if key is None else key.encode()
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._key is not None and needs_key(scope["path"]):
-            given = Headers(scope=scope).get(KEY_HEADER)
-            # In constant time: how long a comparison takes must not tell how much of a key is right.
-            if given is None or not hmac.compare_digest(given.encode("latin-1"), self._key):
-                said = "is missing" if given is None else "is not the right one"
-                found = problem(401, f"the key {said}; send it in the header {KEY_HEADER}", "wrong-key")
-                challenge = {"WWW-Authenticate": f"ApiKey header={KEY_HEADER}"}
-                await response(found, challenge)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        return None, replay
 
 
 def needs_key(path: str) -> bool:
     """Health, the description and the page's own files are open; the page asks for the key itself."""
     return path.startswith("/v1/") or path == "/metrics"
-
-
-class BodyLimit:
-    """Reads a body to its end, if it is not too large and comes in time, before anything else happens."""
-
-    def __init__(self, app: ASGIApp, most: int, seconds: float) -> None:
-        self._app = app
-        self._most = most
-        self._seconds = seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        announced = headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > self._most:
-            await self._refuse(self._too_large(), scope, receive, send)
-            return
-        if not announced and "transfer-encoding" not in headers:
-            await self._app(scope, receive, send)
-            return
-        try:
-            body = await asyncio.wait_for(self._read(receive), self._seconds)
-        except TimeoutError:
-            found = problem(408, f"the body did not come within {self._seconds:g} s")
-            await self._refuse(found, scope, receive, send)
-            return
-        if body is None:
-            await self._refuse(self._too_large(), scope, receive, send)
-            return
-        await self._app(scope, _replay(body, receive), send)
-
-    async def _read(self, receive: Receive) -> bytes | None:
-        """None where it is too large."""
-        parts, size = [], 0
-        while True:
-            message = await receive()
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._most:
-                return None
-            if not message.get("more_body", False):
-                return b"".join(parts)
-
-    def _too_large(self) -> Problem:
-        return problem(413, f"the body is larger than {self._most:,} bytes; send several requests")
-
-    async def _refuse(self, found: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-        # The rest of the body has not been read: the connection cannot be used again.
-        await response(found, {"Connection": "close"})(scope, receive, send)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def replaying() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replaying
 
 
 PAGE = Path(__file__).parent / "page"
@@ -160,23 +243,17 @@ _HEADERS = {
 }
 
 
-def page_files(folder: Path = PAGE) -> ASGIApp:
+def page_files() -> ASGIApp:
     """What is asked where no endpoint is: a file of the page, or nothing (404)."""
-    files = StaticFiles(directory=folder, html=True) if (folder / "index.html").is_file() else None
+    files = StaticFiles(directory=PAGE, html=True)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             # No websockets here: the handshake is refused.
             await send({"type": "websocket.close", "code": 1000})
             return
-        path = scope["path"]
-        if scope["method"] not in {"GET", "HEAD"} or path.startswith("/v1/"):
+        if scope["method"] not in {"GET", "HEAD"} or scope["path"].startswith("/v1/"):
             raise HTTPException(404)
-        if files is None:
-            if path != "/":
-                raise HTTPException(404)
-            await JSONResponse({"service": "hdccf", "description": "/openapi.json"})(scope, receive, send)
-            return
         found = await files.get_response(files.get_path(scope), scope)
         found.headers.update(_HEADERS)
         await found(scope, receive, send)

@@ -3,30 +3,24 @@
 They may change with the page, so they are no part of the OpenAPI description.
 """
 
-import threading
 from datetime import UTC, datetime
 from typing import Annotated, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from fastapi import APIRouter, Query
 
 from hdccf.errors import DataError
-from hdccf.recommend.lens import Lens, UserNegatives, estimate, negatives_of
+from hdccf.recommend.lens import negatives_of
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder, data_facts, facts_of, runs_beside, settings_table
 from hdccf.serving.bodies import MAX_TOP
-from hdccf.serving.served import Served
-from hdccf.serving.service import Service, require_known
+from hdccf.serving.service import Served, Service, require_known
 
 page_router = APIRouter(prefix="/v1/page", include_in_schema=False)
 
 UserId = Annotated[str, Query(min_length=1, max_length=256)]
 _MOST_HISTORY = 200
 _DIGITS = 6
-
-_lenses: WeakKeyDictionary[Recommender, Lens] = WeakKeyDictionary()
-_making = threading.Lock()
 
 
 @page_router.get("/history")
@@ -57,19 +51,15 @@ async def run(service: Service) -> dict[str, Any]:
 @page_router.get("/runs")
 async def runs(service: Service) -> dict[str, Any]:
     """The run that answers and those in the same folder, with their curves and kept evaluations."""
-    return await service.answer(_runs)
+    return await service.answer(
+        lambda served: {
+            "own": served.path.name,
+            "runs": [facts_of(each) for each in runs_beside(served.path)],
+        }
+    )
 
 
 # -- jobs, in a thread of the pool ---------------------------------------------------------------------------
-
-
-def lens_of(known: Recommender) -> Lens:
-    """Made once for each model; it goes when the model goes."""
-    with _making:
-        found = _lenses.get(known)
-        if found is None:
-            found = _lenses[known] = estimate(known, known.split)
-        return found
 
 
 def _row(known: Recommender, user: str) -> int:
@@ -99,33 +89,14 @@ def _history(served: Served, user: str, limit: int) -> dict[str, Any]:
 def _lens(served: Served, user: str, k: int, omega: float | None) -> dict[str, Any]:
     known = served.recommender
     row = _row(known, user)
-    made = lens_of(known)
-    chosen, source = _omega(known, made, omega)
+    made = served.lens
+    chosen, source = omega, "chosen"
+    if chosen is None:
+        own = known.settings.false_negative_rate
+        chosen, source = (own, "run") if own else (made.omega_mid, "bounds")
     found = negatives_of(made, known.model, known, known.split, row, k=k, omega=chosen)
     shares = found.all_shares
-    return {
-        "user": user,
-        "omega": {"value": chosen, "source": source, "least": made.omega_min, "most": made.omega_max},
-        "expected": round(found.expected, 2),
-        "unobserved": known.n_items - len(known.split.train.by_user.of(row)),
-        "weights": None if shares is None else {"stated": shares.stated, "effective": shares.effective},
-        "items": _rows(known, found),
-        "grid": _rounded(found.grid),
-        "curves": {name: _rounded(values) for name, values in found.curves.items()},
-    }
-
-
-def _omega(known: Recommender, made: Lens, asked: float | None) -> tuple[float, str]:
-    """The ω to show, and where it is from: who asks, then the run's own, then the middle of the bounds."""
-    if asked is not None:
-        return asked, "chosen"
-    if known.settings.false_negative_rate:
-        return known.settings.false_negative_rate, "run"
-    return made.omega_mid, "bounds"
-
-
-def _rows(known: Recommender, found: UserNegatives) -> list[dict[str, Any]]:
-    return [
+    items = [
         {
             **_named(known, int(item)),
             "score": round(float(found.scores[place]), _DIGITS),
@@ -135,6 +106,16 @@ def _rows(known: Recommender, found: UserNegatives) -> list[dict[str, Any]]:
         }
         for place, item in enumerate(found.items)
     ]
+    return {
+        "user": user,
+        "omega": {"value": chosen, "source": source, "least": made.omega_min, "most": made.omega_max},
+        "expected": round(found.expected, 2),
+        "unobserved": known.n_items - len(known.split.train.by_user.of(row)),
+        "weights": None if shares is None else {"stated": shares.stated, "effective": shares.effective},
+        "items": items,
+        "grid": _rounded(found.grid),
+        "curves": {name: _rounded(values) for name, values in found.curves.items()},
+    }
 
 
 def _run(served: Served) -> dict[str, Any]:
@@ -144,10 +125,6 @@ def _run(served: Served) -> dict[str, Any]:
         "settings": settings_table(known.settings),
         "data": data_facts(known.split),
     }
-
-
-def _runs(served: Served) -> dict[str, Any]:
-    return {"own": served.path.name, "runs": [facts_of(each) for each in runs_beside(served.path)]}
 
 
 def _named(known: Recommender, item: int) -> dict[str, Any]:

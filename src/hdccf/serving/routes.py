@@ -4,26 +4,25 @@ import asyncio
 import math
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Query, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi import APIRouter, Query, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
 from hdccf.recommend.frames import Vocabulary
 from hdccf.serving import bodies
-from hdccf.serving.problems import ProblemError, problem
-from hdccf.serving.served import Served
-from hdccf.serving.service import Service, require_known
+from hdccf.serving.middleware import ProblemError, problem
+from hdccf.serving.service import Served, Service, require_known
 
-router = APIRouter(prefix="/v1")
+answers = APIRouter(prefix="/v1", tags=["answers"])
+lookups = APIRouter(prefix="/v1", tags=["looking up"])
+operating = APIRouter(tags=["operating"])
 
 Text = Annotated[str, Query(max_length=bodies.MAX_QUERY, description="Part of it; nothing finds all.")]
 Limit = Annotated[int, Query(ge=1, le=bodies.MAX_FOUND, description="How many at most.")]
 
 
-@router.post(
-    "/recommend", tags=["answers"], summary="The best items for users", response_model=bodies.Recommended
-)
-async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Service) -> Response:
+@answers.post("/recommend", summary="The best items for users", response_model=bodies.Recommended)
+async def recommend(body: bodies.RecommendBody, service: Service) -> Response:
     """The k best items of each user, best first, for known users or for a new one with a history.
 
     Items in the history are left out unless asked for.
@@ -31,54 +30,44 @@ async def recommend(body: Annotated[bodies.RecommendBody, Body()], service: Serv
     return await service.respond(lambda served: _recommended(served, body))
 
 
-@router.post(
-    "/similar",
-    tags=["answers"],
-    summary="Items like an item, or users like a user",
-    response_model=bodies.Similar,
-)
-async def similar(body: Annotated[bodies.SimilarBody, Body()], service: Service) -> Response:
+@answers.post("/similar", summary="Items like an item, or users like a user", response_model=bodies.Similar)
+async def similar(body: bodies.SimilarBody, service: Service) -> Response:
     """By the model's own f where it was trained with one, otherwise by its vectors; `by` says which."""
     return await service.respond(lambda served: _similar(served, body))
 
 
-@router.post("/score", tags=["answers"], summary="The model's f of pairs", response_model=bodies.Scored)
-async def score(body: Annotated[bodies.ScoreBody, Body()], service: Service) -> Response:
+@answers.post("/score", summary="The model's f of pairs", response_model=bodies.Scored)
+async def score(body: bodies.ScoreBody, service: Service) -> Response:
     """Scores are comparable within a user, not between users."""
     return await service.respond(lambda served: _scored(served, body))
 
 
-@router.post(
-    "/explain",
-    tags=["answers"],
-    summary="Which of their own items speak for a recommendation",
-    response_model=bodies.Explained,
-)
-async def explain(body: Annotated[bodies.ExplainBody, Body()], service: Service) -> Response:
+@answers.post("/explain", summary="Which own items explain a recommendation", response_model=bodies.Explained)
+async def explain(body: bodies.ExplainBody, service: Service) -> Response:
     """Shares of a surrogate that is a sum over the user's items; how far to believe it is given with it."""
     return await service.respond(lambda served: _explained(served, body))
 
 
-@router.get("/items", tags=["looking up"], summary="Items by their titles", response_model=bodies.FoundItems)
+@lookups.get("/items", summary="Items by their titles", response_model=bodies.FoundItems)
 async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """All words have to be in the title; capitals and accents do not matter. The most popular come first."""
     return await service.respond(
-        lambda served: {"model": served.version, "items": served.catalogue.search(q, limit)}
+        lambda served: {"model": served.version, "items": served.items.search(q, limit)}
     )
 
 
-@router.get("/users", tags=["looking up"], summary="Users by their ids", response_model=bodies.FoundUsers)
+@lookups.get("/users", summary="Users by their ids", response_model=bodies.FoundUsers)
 async def users(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """Those whose id has the text; the most active come first."""
     return await service.respond(
-        lambda served: {"model": served.version, "users": served.user_catalogue.search(q, limit)}
+        lambda served: {"model": served.version, "users": served.users.search(q, limit)}
     )
 
 
-@router.get("/model", tags=["looking up"], summary="What answers")
+@lookups.get("/model", summary="What answers")
 async def model(service: Service) -> bodies.ModelFacts:
     """Which model of which run, since when."""
-    served = service.holder.current
+    served = service.current
     known = served.recommender
     return bodies.ModelFacts(
         model=served.version,
@@ -88,17 +77,17 @@ async def model(service: Service) -> bodies.ModelFacts:
         items=known.n_items,
         events=len(known.events),
         loaded_at=served.loaded_at,
-        last_rejection=service.holder.last_rejection,
+        last_rejection=service.last_rejection,
     )
 
 
-@router.post("/admin/reload", tags=["operating"], summary="Take the run's model anew")
+@operating.post("/v1/admin/reload", summary="Take the run's model anew")
 async def reload(service: Service) -> bodies.Reloaded:
     """Loads beside the old model, which goes on answering; for good if the new one does not load (409)."""
     if service.settings.api_key_file is None:
         detail = "this server has no key, so its model cannot be changed by a request; send it SIGHUP"
         raise ProblemError(problem(403, detail, "no-key-configured"))
-    # Not in the pool: loading must not take a thread from those who ask.
+    # Not in the pool: loading must not take a thread from requests.
     outcome = await asyncio.to_thread(service.reload)
     if not outcome.accepted:
         raise ProblemError(problem(409, f"{outcome.detail}; the old model goes on", "model-rejected"))
@@ -109,16 +98,16 @@ async def reload(service: Service) -> bodies.Reloaded:
 # They give plain values: an object for each of thousands of items would take longer than to find them.
 
 
-def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.RecommendToItems) -> dict[str, Any]:
+def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
     known = served.recommender
     limits: dict[str, Any] = {"include_seen": body.include_seen, "allow": body.allow, "deny": body.deny}
     lists: dict[Any, list[dict[str, Any]]]
-    if isinstance(body, bodies.RecommendToItems):
+    if body.items is not None:
         require_known(known.items, body.items)
         found = known.recommend_for_items([body.items], k=body.k, **limits)
         lists, whose = {0: []}, [None]
     else:
-        # Each once, as rows are told apart by their user; and a user with nothing left has no row at all.
+        # Each once, as rows are identified by their user; and a user with nothing left has no row at all.
         whose = _own_ids(known.users, body.users)
         found = known.recommend(whose, k=body.k, **limits)
         lists = {user: [] for user in whose}
@@ -128,14 +117,14 @@ def _recommended(served: Served, body: bodies.RecommendToUsers | bodies.Recommen
     return {"model": served.version, "lists": made}
 
 
-def _similar(served: Served, body: bodies.SimilarItems | bodies.SimilarUsers) -> dict[str, Any]:
+def _similar(served: Served, body: bodies.SimilarBody) -> dict[str, Any]:
     known = served.recommender
-    if isinstance(body, bodies.SimilarItems):
-        asked = _own_ids(known.items, body.items)
-        found, by = known.similar_items(asked, body.k), known.relation("items").stated
+    if body.items is not None:
+        asked, by = _own_ids(known.items, body.items), known.relation("items").stated
+        found = known.similar_items(asked, body.k)
     else:
-        asked = _own_ids(known.users, body.users)
-        found, by = known.similar_users(asked, body.k), known.relation("users").stated
+        asked, by = _own_ids(known.users, body.users), known.relation("users").stated
+        found = known.similar_users(asked, body.k)
     lists: dict[Any, list[dict[str, Any]]] = {own: [] for own in asked}
     for row in found.iter_rows(named=True):
         node = {"id": row["similar"], "score": row["score"], "title": row.get("title")}
@@ -153,10 +142,10 @@ def _scored(served: Served, body: bodies.ScoreBody) -> dict[str, Any]:
     return {"model": served.version, "pairs": [{"title": None, **row} for row in rows]}
 
 
-def _explained(served: Served, body: bodies.ExplainToUser | bodies.ExplainToHistory) -> dict[str, Any]:
+def _explained(served: Served, body: bodies.ExplainBody) -> dict[str, Any]:
     known = served.recommender
     items = None if body.items is None else _own_ids(known.items, body.items)
-    if isinstance(body, bodies.ExplainToUser):
+    if body.user is not None:
         require_known(known.users, [body.user])
         found = known.explain(body.user, items, k=body.k, top=body.top)
     else:
@@ -184,9 +173,7 @@ def _own_ids(vocabulary: Vocabulary, ids: list[Any]) -> list[Any]:
     return own
 
 
-# -- for those who operate the server ------------------------------------------------------------------------
-
-operating = APIRouter(tags=["operating"])
+# -- operation -----------------------------------------------------------------------------------------------
 
 
 class Alive(BaseModel):
@@ -203,11 +190,11 @@ async def healthz() -> Alive:
 @operating.get("/readyz", summary="Can it answer?")
 async def readyz(service: Service) -> Alive:
     """200 with the model's version; 503 while as many requests wait as may."""
-    if service.pool.is_full:
+    if service.is_full:
         raise ProblemError(
-            problem(503, f"{service.pool.taken} requests are under way", "busy"), {"Retry-After": "1"}
+            problem(503, f"{service.taken} requests are under way", "busy"), {"Retry-After": "1"}
         )
-    return Alive(status="ready", model=service.holder.current.version)
+    return Alive(status="ready", model=service.current.version)
 
 
 @operating.get(
@@ -218,4 +205,4 @@ async def readyz(service: Service) -> Alive:
 )
 async def metrics(service: Service) -> Response:
     """Requests by route and status, their seconds, the model's seconds, reloads, and the process's memory."""
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,105 +1,226 @@
-"""What endpoints share: the model, a bounded thread pool that scores, and Prometheus metrics."""
+"""What endpoints share: the served model and its atomic replacement, and a bounded thread pool that scores.
+
+A request takes `current` once and keeps it to its end, so that every answer comes from one model and no
+request waits for a swap. The old model goes when its last request has ended.
+"""
 
 import asyncio
+import hashlib
+import logging
+import math
 import threading
 import time
+import unicodedata
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+import numpy as np
+import polars as pl
 from fastapi import Depends, Request, Response
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from pydantic_core import to_json
 
+from hdccf.errors import HdccfError, RunError
 from hdccf.recommend.frames import Vocabulary
-from hdccf.serving.problems import ProblemError, problem
-from hdccf.serving.served import Holder, Outcome, Served
+from hdccf.recommend.lens import Lens, estimate
+from hdccf.recommend.recommender import Recommender, load_run
+from hdccf.serving.middleware import Metrics, ProblemError, problem
 from hdccf.serving.settings import ServeSettings
 
+log = logging.getLogger("hdccf.serving")
+
 T = TypeVar("T")
+Signature = tuple[object, ...]
+_ATTEMPTS = 5
 _NAMED = 10
 _LONGEST_NAME = 256
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class Metrics:
-    """A registry of its own, so that two apps in one process do not count each other's requests."""
+class Catalogue:
+    """Search over items by title, or users by id; first those with the most interactions."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "hdccf_requests", "Requests answered.", ["method", "route", "status"], registry=self.registry
-        )
-        self.seconds = Histogram(
-            "hdccf_request_seconds",
-            "From the arrival of a request to the end of its answer.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self.scoring = Histogram(
-            "hdccf_scoring_seconds", "What of it the model took.", buckets=_SECONDS, registry=self.registry
-        )
-        self.under_way = Gauge("hdccf_requests_under_way", "Requests being answered.", registry=self.registry)
-        self.reloads = Counter(
-            "hdccf_reloads", "Attempts to take a new model.", ["outcome"], registry=self.registry
-        )
-        self.model = Gauge(
-            "hdccf_model", "1 for the model that answers.", ["version"], registry=self.registry
-        )
-        ProcessCollector(registry=self.registry)
+    def __init__(self, **columns: Any) -> None:
+        """The id, then the columns of an answer, the number of interactions last."""
+        own, *_, count = columns
+        texts = pl.coalesce("title", pl.col(own).cast(pl.String)) if "title" in columns else pl.col(own)
+        plain = texts.cast(pl.String).str.normalize("NFKD").str.replace_all(r"\p{Mn}", "").str.to_lowercase()
+        frame = pl.DataFrame(columns).sort(count, descending=True, maintain_order=True)
+        self._frame = frame.with_columns(own=pl.col(own).cast(pl.String), searched=plain)
 
-    def now_answers(self, version: str) -> None:
-        self.model.clear()
-        self.model.labels(version).set(1)
+    def search(self, text: str, limit: int) -> list[dict[str, Any]]:
+        """Entries with all words of the text; first the one with this id, then those that begin so.
 
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
+        Capitals and accents do not matter. An empty text finds the most popular.
+        """
+        parts = unicodedata.normalize("NFKD", text)
+        plain = "".join(part for part in parts if not unicodedata.combining(part)).lower().strip()
+        found = self._frame
+        for word in plain.split():
+            has_word = pl.col("searched").str.contains(word, literal=True)
+            found = found.filter(has_word | (pl.col("own") == text))
+        if plain:
+            order = (pl.col("own") != text, ~pl.col("searched").str.starts_with(plain))
+            found = found.sort(*order, maintain_order=True)
+        return found.head(limit).drop("own", "searched").to_dicts()
 
 
-class Pool:
-    """Runs jobs in `threads` threads; at most `waiting` more wait for one."""
+@dataclass(frozen=True)
+class Served:
+    """A model in use, with what is looked up beside it."""
 
-    def __init__(self, threads: int, waiting: int, seconds: float) -> None:
-        self._threads = threads
+    recommender: Recommender
+    version: str
+    """Begins the SHA-256 of the weights: two answers with the same version come from the same model."""
+    path: Path
+    loaded_at: float = field(default_factory=time.time)
+
+    @cached_property
+    def items(self) -> Catalogue:
+        """The items by their titles, or by their ids where they have none."""
+        events = self.recommender.events
+        titles = events.titles
+        if titles is None:
+            titles = pl.repeat(None, events.n_items, dtype=pl.String, eager=True)
+        return Catalogue(item=events.item_ids, title=titles, users=np.diff(events.by_item.starts))
+
+    @cached_property
+    def lens(self) -> Lens:
+        """The distributions of scores that the page's lens on negatives needs."""
+        return estimate(self.recommender, self.recommender.split)
+
+    @cached_property
+    def users(self) -> Catalogue:
+        """The users by their ids."""
+        events = self.recommender.events
+        return Catalogue(user=events.user_ids, events=np.diff(events.by_user.starts))
+
+
+def load(path: Path, *, index_above: int | None = None) -> Served:
+    """Opens a run and tries it: what it returns has answered once, with numbers."""
+    # Resolved once: a link that is set to another run meanwhile must not give half of each.
+    folder = path.resolve()
+    for _ in range(_ATTEMPTS):
+        before = signature(folder)
+        recommender = load_run(folder, index_above=index_above)
+        with (folder / "best.safetensors").open("rb") as opened:
+            version = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+        if signature(folder) == before:
+            break
+    else:  # a training replaces them again and again
+        raise RunError(f"the weights of {folder} change faster than they can be read; wait for its training")
+    served = Served(recommender, version, folder)
+    # Also what the first request would otherwise wait for.
+    user = recommender.split.train.user_ids.head(1)
+    scores = recommender.recommend(user, k=10, include_seen=True)["score"].to_list()
+    if not scores or not all(math.isfinite(score) for score in scores):
+        raise RunError(f"the model of {folder} scores {scores[:3]}, which are no numbers; train again")
+    recommender.similar_items(recommender.split.train.item_ids.head(1), k=1)
+    with suppress(HdccfError):  # this user may have no history to explain by
+        recommender.explain(user[0], k=1)
+    served.items.search("", 1)
+    served.users.search("", 1)
+    return served
+
+
+def signature(path: Path) -> Signature:
+    """Changes when the run behind `path` gets other weights, or `path` becomes a link to another run."""
+    folder = path.resolve()
+    try:
+        stat = (folder / "best.safetensors").stat()
+    except OSError:
+        return (folder,)
+    return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+class Outcome(NamedTuple):
+    """What came of an attempt to take a new model."""
+
+    accepted: bool
+    version: str
+    """Of the model that answers now."""
+    detail: str
+
+
+class AppService:
+    """The model of a run's folder, and the threads that score with it.
+
+    `settings.threads` jobs run at a time, and at most `settings.waiting` more wait. `reload` replaces the
+    model if the new one loads, and only then.
+    """
+
+    def __init__(self, path: Path, settings: ServeSettings) -> None:
+        self.path, self.settings, self.metrics = path, settings, Metrics()
+        self.taken = 0
+        """Jobs that run or wait."""
+        self.last_rejection: str | None = None
         self._executor: ThreadPoolExecutor | None = None
-        self._places = threads + waiting
-        self._seconds = seconds
-        self._taken = 0
-        self._lock = threading.Lock()
+        self._counting, self._reloading = threading.Lock(), threading.Lock()
+        self._seen = signature(path)
+        self.current = load(path, index_above=settings.index_above)
+        self.metrics.now_answers(self.current.version)
 
     @property
-    def taken(self) -> int:
-        """Jobs that run or wait."""
-        return self._taken
+    def has_changed(self) -> bool:
+        """Whether the weights are others than at the last attempt. What was rejected is not tried again."""
+        return signature(self.path) != self._seen
+
+    def reload(self) -> Outcome:
+        """Loads beside the old model, in the calling thread; one at a time."""
+        with self._reloading:
+            self._seen = signature(self.path)
+            try:
+                new = load(self.path, index_above=self.settings.index_above)
+            except Exception as error:
+                # Whatever is wrong with a new model, foreseen or not, the old one goes on.
+                detail = " ".join(str(error).split()) or type(error).__name__
+                self.last_rejection = detail
+                self.metrics.reloads.labels("rejected").inc()
+                log.warning("the new model was rejected, the old one goes on: %s", detail)
+                return Outcome(False, self.current.version, detail)
+            old, self.current = self.current, new
+            self.last_rejection = None
+            self.metrics.reloads.labels("accepted").inc()
+            self.metrics.now_answers(new.version)
+            same = " (the same weights)" if old.version == new.version else ""
+            return Outcome(True, new.version, f"{new.path} answers now{same}")
 
     @property
     def is_full(self) -> bool:
-        return self._taken >= self._places
+        """Whether as many jobs run and wait as may."""
+        return self.taken >= self.settings.threads + self.settings.waiting
 
-    async def run(self, job: Callable[[], T]) -> T:
-        """What the job returns, or a problem: 503 where there is no place, 504 where it takes too long."""
+    async def answer(self, job: Callable[[Served], T]) -> T:
+        """What the job makes of the model that answers now; the model stays the same to its end.
+
+        Or a problem: 503 where there is no place, 504 where it takes too long.
+        """
         if self.is_full:
-            raise ProblemError(
-                problem(503, f"{self._taken} requests are being answered already; come back soon", "busy"),
-                {"Retry-After": "1"},
-            )
+            detail = f"{self.taken} requests are being answered already; come back soon"
+            raise ProblemError(problem(503, detail, "busy"), {"Retry-After": "1"})
         if self._executor is None:
             # Threads live as long as the app is up, and an app may be started again.
-            self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="hdccf-scoring")
-        with self._lock:
-            self._taken += 1
-        future = self._executor.submit(job)
+            self._executor = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="hdccf-scoring")
+        with self._counting:
+            self.taken += 1
+        future = self._executor.submit(self._timed, job, self.current)
         # The place is free when the thread is, not when the client has been answered: jobs that outlive their
         # time-out cannot be stopped, and must not pile up.
         future.add_done_callback(self._leave)
+        seconds = self.settings.timeout_seconds
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._seconds)
+            return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
         except TimeoutError:
-            raise ProblemError(
-                problem(504, f"no answer within {self._seconds:g} s; ask for less at once", "timed-out")
-            ) from None
+            detail = f"no answer within {seconds:g} s; ask for less at once"
+            raise ProblemError(problem(504, detail, "timed-out")) from None
+
+    async def respond(self, job: Callable[[Served], dict[str, Any]]) -> Response:
+        """The same as JSON, made in the thread too: the event loop only passes it on."""
+        content = await self.answer(lambda served: to_json(job(served)))
+        return Response(content, media_type="application/json")
 
     def close(self) -> None:
         """Waits for what runs and drops what waits."""
@@ -107,52 +228,20 @@ class Pool:
         if executor is not None:
             executor.shutdown(wait=True, cancel_futures=True)
 
-    def _leave(self, future: "Future[T]") -> None:
-        with self._lock:
-            self._taken -= 1
+    def _timed(self, job: Callable[[Served], T], served: Served) -> T:
+        with self.metrics.scoring.time():
+            return job(served)
+
+    def _leave(self, _: object) -> None:
+        with self._counting:
+            self.taken -= 1
 
 
-@dataclass(frozen=True)
-class AppService:
-    """What the endpoints of one app share."""
-
-    holder: Holder
-    pool: Pool
-    metrics: Metrics
-    settings: ServeSettings
-
-    async def answer(self, job: Callable[[Served], T]) -> T:
-        """What the job makes of the model that answers now; the model stays the same to its end."""
-        served = self.holder.current
-
-        def timed() -> T:
-            started = time.perf_counter()
-            try:
-                return job(served)
-            finally:
-                self.metrics.scoring.observe(time.perf_counter() - started)
-
-        return await self.pool.run(timed)
-
-    async def respond(self, job: Callable[[Served], dict[str, Any]]) -> Response:
-        """The same as JSON, made in the thread too: the event loop only passes it on."""
-        content = await self.answer(lambda served: to_json(job(served)))
-        return Response(content, media_type="application/json")
-
-    def reload(self) -> Outcome:
-        """Takes the run's model anew, in the calling thread."""
-        outcome = self.holder.reload()
-        self.metrics.reloads.labels("accepted" if outcome.accepted else "rejected").inc()
-        self.metrics.now_answers(outcome.version)
-        return outcome
+def _service_of(request: Request) -> Any:
+    return request.app.state.service
 
 
-def service_of(request: Request) -> AppService:
-    service: AppService = request.app.state.service
-    return service
-
-
-Service = Annotated[AppService, Depends(service_of)]
+Service = Annotated[AppService, Depends(_service_of)]
 
 
 def require_known(vocabulary: Vocabulary, ids: list[Any]) -> None:

@@ -31,7 +31,7 @@ class ServeSettings(Options):
     threads: int = Field(default=2, ge=1, le=64)
     """Requests that are scored at the same time; as many as there are processors is right."""
     waiting: int = Field(default=64, ge=0)
-    """Requests that may wait for a thread; more are told to come back (503)."""
+    """Requests that may wait for a thread; more are refused (503)."""
     timeout_seconds: float = Field(default=10.0, gt=0)
     """What an answer may take, and a body to arrive; then there is a 504, or a 408."""
     shutdown_seconds: int = Field(default=10, ge=1)

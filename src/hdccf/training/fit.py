@@ -14,7 +14,7 @@ from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, EvaluationError, RunError
-from hdccf.evaluation.metrics import check_names
+from hdccf.evaluation.metrics import parse
 from hdccf.evaluation.ranking import Ranker, check_protocols
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
@@ -249,7 +249,7 @@ def parse_metric(metric: str) -> tuple[str, str]:
         raise ConfigError(f"validation_metric={metric!r} names no protocol; write it like sampled:ndcg@10")
     try:
         check_protocols((protocol,))
-        check_names((name,))
+        parse(name)
     except EvaluationError as cause:
         raise ConfigError(f"validation_metric={metric!r} is not possible: {cause}") from cause
     return protocol, name

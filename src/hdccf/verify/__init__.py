@@ -6,8 +6,7 @@ losses of training. `docs/theory.md` has the details.
 
 from hdccf.console import track
 from hdccf.errors import ConfigError
-from hdccf.verify.bound import check_bound
-from hdccf.verify.gradients import check_gradients
+from hdccf.verify.gradients import check_bound, check_gradients
 from hdccf.verify.propositions import check_propositions
 from hdccf.verify.report import Curve, Finding, Report
 from hdccf.verify.theorem import check_loss, check_scores
@@ -25,13 +24,11 @@ PARTS = ("gradients", "propositions", "theorem", "convergence", "bound")
 
 def verify(seed: int = 0, parts: tuple[str, ...] = PARTS, *, progress: bool = False) -> Report:
     """Checks some parts of the theory; the report has no `failures` if it holds for this code."""
-    unknown = [part for part in parts if part not in PARTS]
-    if unknown:
-        raise ConfigError(f"{unknown[0]!r} is no part of the theory; choose from {', '.join(PARTS)}")
+    for part in parts:
+        if part not in PARTS:
+            raise ConfigError(f"{part!r} is no part of the theory; choose from {', '.join(PARTS)}")
     report = Report(seed=seed)
-    for part in PARTS:
-        if part not in parts:
-            continue
+    for part in sorted(set(parts), key=PARTS.index):
         if part == "convergence":
             findings, curves = check_loss(seed, progress=progress)
             report.findings.extend(findings)

@@ -1,4 +1,4 @@
-"""Eq. 4: the gradient of the loss in each score, for Eq. 1 and for the debiased Eq. 14."""
+"""Eq. 4, the gradient of the loss in each score (for Eq. 1 and Eq. 14), and Eq. 16, the lower bound."""
 
 import math
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
 from hdccf.models.hdccf import steps
 from hdccf.rng import generator_for
+from hdccf.similarity import Cosine, Vectors
 from hdccf.verify.report import ROUNDING, Finding
 
 _OMEGA = 0.02
@@ -37,6 +38,7 @@ class Scores:
 
 
 def check_gradients(seed: int = 0) -> Iterator[Finding]:
+    """Gradients of both losses on batches of the real samplers."""
     world = synthetic_world(240, n_users=40, n_items=30, liked=0.4, seed=seed)
     graph = Graph.of(world.interactions)
     yield from _plain(graph, seed)
@@ -71,24 +73,16 @@ def _plain(graph: Graph, seed: int) -> Iterator[Finding]:
     each = gradients.shape[1]
     detail = f"{len(positive)} instances of the uniform sampler with {each} negatives each, τ = {tau}"
     exact = partial(Finding.exact, "Eq. 4, gradients of Eq. 1", detail=detail)
-    slope = _farthest(_slopes(negatives, gradients), 1 / tau)
-    yield exact(
-        "log of a negative's gradient grows with f by 1/τ (∝ e^{f/τ})",
-        1 / tau,
-        slope,
-        tolerance=ROUNDING / tau,
-    )
+    # Of log gradient on score, between each row's easiest and hardest negative.
+    easy, hard = negatives.argmin(1, keepdim=True), negatives.argmax(1, keepdim=True)
+    rise = gradients.gather(1, hard).log() - gradients.gather(1, easy).log()
+    slope = _farthest(rise / (negatives.gather(1, hard) - negatives.gather(1, easy)), 1 / tau)
+    claim = "log of a negative's gradient grows with f by 1/τ (∝ e^{f/τ})"
+    yield exact(claim, 1 / tau, slope, tolerance=ROUNDING / tau)
     share = _farthest(gradients * tau * total / terms, 1.0)
     yield exact("τ × a negative's gradient, over P(u′,i′) of Eq. 3", 1.0, share)
     balance = _farthest(positive / gradients.sum(1), -1.0)
     yield exact("the positive's gradient, over the sum of its negatives'", -1.0, balance)
-
-
-def _slopes(scores: Float[Tensor, "b c"], gradients: Float[Tensor, "b c"]) -> Float[Tensor, " b"]:
-    """Of log gradient on score, between each row's easiest and hardest negative."""
-    easy, hard = scores.argmin(1, keepdim=True), scores.argmax(1, keepdim=True)
-    rise = gradients.gather(1, hard).log() - gradients.gather(1, easy).log()
-    return (rise / (scores.gather(1, hard) - scores.gather(1, easy))).squeeze(1)
 
 
 # -- Eq. 14 --------------------------------------------------------------------------------------------------
@@ -179,7 +173,7 @@ def _literal_side(
     start, end = observed.starts[anchors[k]], observed.starts[anchors[k] + 1]
     known = set(observed.flat[start:end].tolist())
     kept = [column for column in multiset if column not in known]
-    frequency = {column: int((occurrences.degrees)[column]) for column in columns}
+    frequency = {column: int(occurrences.degrees[column]) for column in columns}
     normaliser = sum(frequency[column] ** -_BETA for column in kept)
     size = len(multiset)
     terms = [math.exp(score / tau) for score in against.scores[k].tolist()]
@@ -226,3 +220,78 @@ def _farthest(values: Tensor, expected: float) -> float:
     if bool(values.isnan().any()):
         return math.nan
     return float(values.flatten()[(values - expected).abs().argmax()])
+
+
+# -- Eq. 16 --------------------------------------------------------------------------------------------------
+
+BOUND_PART = "Eq. 16, the lower bound"
+SETTINGS = ((0.5, 0.05), (0.2, 0.05), (0.1, 0.01))
+"""τ and ω⁺: from where no row is clipped to where almost all are."""
+POSITIVE = 0.7
+ROWS, NEGATIVES, NEIGHBOURS, DIMENSIONS = 1000, 256, 4, 28
+
+
+def check_bound(seed: int = 0) -> Iterator[Finding]:
+    """The bound as printed, and with the sign corrected, on random unit vectors."""
+    similarity, generator = Cosine(), generator_for(seed, "verify", "bound")
+    drawn = [torch.randn(n, DIMENSIONS, generator=generator, dtype=torch.float64) for n in (ROWS, NEGATIVES)]
+    cosines = similarity.all_pairs(*(Vectors(each, each) for each in drawn))
+    detail = (
+        f"{ROWS} unit vectors against {NEGATIVES} others in {DIMENSIONS} dimensions, positives at {POSITIVE}"
+    )
+    exact = partial(Finding.exact, BOUND_PART)
+    yield _attained(similarity)
+    lowest = []
+    for tau, omega in SETTINGS:
+        side, idle = _clamped(cosines, tau, omega, similarity.lowest)
+        lowest.append(float((side.log_score - math.log(NEGATIVES) + 1 / tau).min()))
+        share = _literal_share(cosines, tau, omega)
+        rows = f"e^(−1/τ), τ = {tau}, ω⁺ = {omega}: share of rows"
+        literal = f"{detail}; predicted row by row from Eq. 15"
+        yield exact(f"{rows} clipped", share, float(side.clipped), detail=literal)
+        yield exact(f"{rows} whose negatives get no gradient", share, idle, detail=detail)
+    claim = "e^(−1/τ): log of the smallest clamped score over the bound"
+    yield exact(claim, 0.0, min(lowest), detail=detail)
+    printed = [_clamped(cosines, tau, omega, -similarity.lowest) for tau, omega in SETTINGS]
+    claim = "e^(+1/τ), as printed: share of rows clipped, and so without gradient"
+    smallest = min(min(float(side.clipped), idle) for side, idle in printed)
+    yield exact(claim, 1.0, smallest, detail=f"{detail}, the smallest over all τ and ω⁺ above")
+
+
+def _attained(similarity: Cosine) -> Finding:
+    """No bound could be higher: with every negative opposite to its row, the score is the bound."""
+    tau = 0.2
+    one = torch.ones(1, 1, dtype=torch.float64)
+    opposite = similarity.all_pairs(Vectors(one, one), Vectors(-one, -one)).repeat(1, NEGATIVES)
+    side = contrastive_loss(tau, 0.0, similarity.lowest).term(_against(opposite), opposite[:, 0], 0.0)
+    claim = "log of the score of negatives that are all at f = −1, over the bound"
+    gap = float(side.log_score) - (math.log(NEGATIVES) - 1 / tau)
+    return Finding.exact(BOUND_PART, claim, 0.0, gap, detail=f"{NEGATIVES} negatives, τ = {tau}")
+
+
+def _clamped(
+    cosines: Float[Tensor, "r c"], tau: float, omega: float, lowest: float
+) -> tuple[NegativeTerm, float]:
+    """The debiased scores, and the share of rows through which no gradient reaches the negatives."""
+    scores = cosines.clone().requires_grad_()
+    side = contrastive_loss(tau, 0.0, lowest).term(
+        _against(scores), scores.new_full((len(scores),), POSITIVE), omega
+    )
+    (gradient,) = torch.autograd.grad(side.log_score.sum(), scores)
+    return NegativeTerm(side.log_score.detach(), side.clipped), float((gradient == 0).all(1).double().mean())
+
+
+def _literal_share(cosines: Float[Tensor, "r c"], tau: float, omega: float) -> float:
+    """Eq. 15 for each row, before the clamp, against the smallest value that e^{f/τ} can take."""
+    clipped = 0
+    for row in cosines.tolist():
+        negatives = sum(math.exp(score / tau) for score in row)
+        debiased = (negatives - len(row) * omega * math.exp(POSITIVE / tau)) / (1 - omega)
+        clipped += debiased <= len(row) * math.exp(-1 / tau)
+    return clipped / len(cosines)
+
+
+def _against(scores: Float[Tensor, "r c"]) -> NegativeSet:
+    neighbours = scores.new_full((len(scores), NEIGHBOURS), POSITIVE)
+    everything = torch.ones_like(neighbours, dtype=torch.bool)
+    return NegativeSet(scores, torch.zeros_like(scores), float(scores.shape[1]), neighbours, everything)

@@ -37,13 +37,8 @@ Expected = defaultdict[int, Fraction]
 
 
 def tiny_data() -> Interactions:
-    users, items = np.array(TINY).T
-    return Interactions.from_codes(
-        users,
-        items,
-        user_ids=pl.Series("user", ["a", "b", "c"]),
-        item_ids=pl.Series("item", ["w", "x", "y", "z"]),
-    )
+    user_ids, item_ids = pl.Series("user", ["a", "b", "c"]), pl.Series("item", ["w", "x", "y", "z"])
+    return Interactions.from_codes(*np.array(TINY).T, user_ids=user_ids, item_ids=item_ids)
 
 
 @dataclass(frozen=True)
@@ -84,6 +79,7 @@ class EverySampler(InBatchSampler):
 
 
 def check_enumeration() -> Iterator[Finding]:
+    """Every batch and every draw of tiny data, in exact fractions."""
     graph = Graph.of(tiny_data())
     fixed, averaged, cases = [], [], 0
     for batch_size, neighbours in ((2, 2), (3, 1)):
@@ -94,7 +90,12 @@ def check_enumeration() -> Iterator[Finding]:
         ):
             mean: Expected = defaultdict(Fraction)
             for target, node in enumerate(nodes.tolist()):
-                expected = _appearances(sampler, target, nodes, forward, backward)
+                expected: Expected = defaultdict(Fraction)
+                for probability, negatives in sampler.every_side(target, nodes, forward, backward):
+                    # Before masking.
+                    counts = _multiplicities(negatives)[0].round().long().tolist()
+                    for column, count in zip(negatives.columns.tolist(), counts, strict=True):
+                        expected[column] += probability * count
                 known = _row(forward, node)
                 for column, degree in enumerate(backward.degrees.tolist()):
                     mean[column] += expected[column]
@@ -108,22 +109,6 @@ def check_enumeration() -> Iterator[Finding]:
     detail = f"{len(TINY)} pairs, M = 2 with P = 2 and M = 3 with P = 1, {cases} targets, exact fractions"
     yield _exactly("tiny data, every batch and draw: appearances over (M−1)/(|D|−1)·P·|U_i′|", fixed, detail)
     yield _exactly("the same, averaged over all targets: over (M−1)/|D|·P·|U_i′|", averaged, detail)
-
-
-def _appearances(
-    sampler: EverySampler,
-    target: int,
-    nodes: Int64[Tensor, " pairs"],
-    neighbours: Neighbours,
-    backwards: Neighbours,
-) -> Expected:
-    """How often each column is among the target's negatives, in expectation; before masking."""
-    expected: Expected = defaultdict(Fraction)
-    for probability, negatives in sampler.every_side(target, nodes, neighbours, backwards):
-        counts = _multiplicities(negatives)[0].round().long().tolist()
-        for column, count in zip(negatives.columns.tolist(), counts, strict=True):
-            expected[column] += probability * count
-    return expected
 
 
 def _multiplicities(negatives: NegativeColumns) -> Float[Tensor, "b c"]:
@@ -145,6 +130,7 @@ NEIGHBOURS = 4
 
 
 def check_propositions(seed: int = 0, batches: int = 200) -> Iterator[Finding]:
+    """Enumerated on tiny data, simulated on synthetic data, and on MovieLens 100K where it is stored."""
     yield from check_enumeration()
     yield check_each_target(seed, 3 * batches)
     yield from check_appearances("synthetic", synthetic_world(seed=seed).interactions, seed, batches)
@@ -154,24 +140,6 @@ def check_propositions(seed: int = 0, batches: int = 200) -> Iterator[Finding]:
         yield Finding.unchecked(PART, ML_100K, reason)
     else:
         yield from check_appearances(ML_100K, datasets.load(ML_100K), seed, batches)
-
-
-def _model(data: Interactions, batch_size: int, neighbours: int) -> HDCCFModel:
-    """A model whose negatives have their multiplicity as weight: not masked, not corrected; any scores."""
-    settings = HDCCF(
-        user_vector="free",
-        embedding_dim=1,
-        sampler="in-batch",
-        batch_size=batch_size,
-        neighbours=neighbours,
-        mask_observed=False,
-        frequency_correction=0.0,
-        user_user_weight=1.0,
-        item_item_weight=1.0,
-    )
-    model = HDCCFModel(settings, data, generator_for(0, "verify", "does not matter"))
-    model.requires_grad_(False)
-    return model
 
 
 def observed_matrix(graph: Graph) -> Bool[Tensor, "users items"]:
@@ -240,7 +208,20 @@ class Counted:
 def check_appearances(
     name: str, data: Interactions, seed: int, batches: int, batch_size: int = BATCH_SIZE
 ) -> Iterator[Finding]:
-    model = _model(data, batch_size, NEIGHBOURS)
+    """How often each item and user is a negative in independent batches, and how often neighbours repeat."""
+    # Negatives have their multiplicity as weight: not masked, not corrected; any scores.
+    settings = HDCCF(
+        user_vector="free",
+        embedding_dim=1,
+        sampler="in-batch",
+        batch_size=batch_size,
+        neighbours=NEIGHBOURS,
+        mask_observed=False,
+        frequency_correction=0.0,
+        user_user_weight=1.0,
+        item_item_weight=1.0,
+    )
+    model = HDCCFModel(settings, data, generator_for(0, "verify", "does not matter")).requires_grad_(False)
     generator = generator_for(seed, "verify", "propositions", name)
     observed = observed_matrix(model.graph)
     of_users, of_items = (Counted.of(side, batch_size, NEIGHBOURS) for side in (observed, observed.T))
@@ -252,7 +233,7 @@ def check_appearances(
         scored = steps.score_in_batch(model, batch)
         relations = (scored.items, scored.users), (scored.item_item, scored.user_user)
         for (on_items, on_users), rows in zip(relations, found, strict=True):
-            assert on_items is not None and on_users is not None  # noqa: S101, PT018 - `_model` asks for them
+            assert on_items is not None and on_users is not None  # noqa: S101, PT018 - the settings ask for them
             on_both = (
                 of_users.deviations(on_items, batch.item_negatives.columns, batch.users),
                 of_items.deviations(on_users, batch.user_negatives.columns, batch.items),
@@ -268,7 +249,10 @@ def check_appearances(
         yield Finding.accepted(
             PART, claim, 1.0, measured, region, f"{sizes}, {table.shape[1]} items and users"
         )
-    yield _with_replacement(name, repeats, sizes)
+    mean, (low, high) = mean_interval(repeats[:, 0], repeats[:, 1])
+    once = float(repeats[:, 1].mean())
+    claim = f"{name}: equal neighbours of an instance, over those of draws with replacement"
+    yield Finding.estimated(PART, claim, 1.0, mean / once, (low / once, high / once), sizes)
 
 
 def _repeats(
@@ -279,10 +263,3 @@ def _repeats(
     equal = (own[:, :, None] == own[:, None, :]).sum() - own.numel()
     pairs = own.shape[1] * (own.shape[1] - 1)
     return float(equal), float((pairs / neighbours.degrees[nodes].double()).sum())
-
-
-def _with_replacement(name: str, repeats: Floats, sizes: str) -> Finding:
-    mean, (low, high) = mean_interval(repeats[:, 0], repeats[:, 1])
-    expected = float(repeats[:, 1].mean())
-    claim = f"{name}: equal neighbours of an instance, over those of draws with replacement"
-    return Finding.estimated(PART, claim, 1.0, mean / expected, (low / expected, high / expected), sizes)

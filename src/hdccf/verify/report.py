@@ -1,15 +1,14 @@
 """Findings of the checks, the statistics behind them, and their output as table, JSON and figure."""
 
-import json
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import to_json
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from scipy.stats import chi2
@@ -60,7 +59,8 @@ class Finding:
         cls, part: str, claim: str, predicted: float, measured: float, region: Interval, detail: str = ""
     ) -> "Finding":
         """Holds where the measured value lies in the region that the prediction gives it."""
-        return cls(part, claim, predicted, measured, region, _verdict(region, measured), detail=detail)
+        verdict: Verdict = "holds" if region[0] <= measured <= region[1] else "fails"
+        return cls(part, claim, predicted, measured, region, verdict, detail=detail)
 
     @classmethod
     def estimated(
@@ -76,7 +76,7 @@ class Finding:
         not_equal: bool = False,
     ) -> "Finding":
         """Holds where the measured value's interval has the predicted one (or has not), if `provided`."""
-        agrees = _verdict(interval, predicted) == "holds"
+        agrees = interval[0] <= predicted <= interval[1]
         # A measurement that is not a number agrees with nothing, and differs from nothing either.
         holds = provided and math.isfinite(measured) and agrees != not_equal
         verdict: Verdict = "holds" if holds else "fails"
@@ -84,11 +84,8 @@ class Finding:
 
     @classmethod
     def unchecked(cls, part: str, claim: str, reason: str) -> "Finding":
+        """A claim that cannot be checked here."""
         return cls(part, claim, None, None, None, "not checked", detail=reason)
-
-
-def _verdict(interval: Interval, value: float) -> Verdict:
-    return "holds" if interval[0] <= value <= interval[1] else "fails"
 
 
 @dataclass(frozen=True)
@@ -111,15 +108,25 @@ class Report:
 
     @property
     def failures(self) -> list[Finding]:
+        """The findings that fail."""
         return [finding for finding in self.findings if finding.verdict == "fails"]
 
     def to_json(self) -> str:
-        return json.dumps(_finite(asdict(self)), indent=2, ensure_ascii=False)
+        """All of it; infinity and NaN, which JSON lacks, become null."""
+        return to_json(asdict(self), indent=2, inf_nan_mode="null").decode()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._table()
         if self.curves:
-            yield self._curves()
+            table = Table(title="Loss less ideal loss, by size of the world")
+            table.add_column("estimator", overflow="fold")
+            for size in self.curves[0].sizes:
+                table.add_column(f"{size} × {size}", justify="right", no_wrap=True)
+            for curve in self.curves:
+                gaps = zip(curve.gaps, curve.intervals, strict=True)
+                cells = [f"{gap:+.4f} ± {(high - low) / 2:.4f}" for gap, (low, high) in gaps]
+                table.add_row(curve.name, *cells)
+            yield table
         held = sum(finding.verdict == "holds" for finding in self.findings)
         yield f"{held} claims hold, {len(self.failures)} fail (seed {self.seed})"
         for finding in self.findings:
@@ -144,17 +151,6 @@ class Report:
             )
         return table
 
-    def _curves(self) -> Table:
-        table = Table(title="Loss less ideal loss, by size of the world")
-        table.add_column("estimator", overflow="fold")
-        for size in self.curves[0].sizes:
-            table.add_column(f"{size} × {size}", justify="right", no_wrap=True)
-        for curve in self.curves:
-            spreads = [(high - low) / 2 for low, high in curve.intervals]
-            cells = [f"{gap:+.4f} ± {spread:.4f}" for gap, spread in zip(curve.gaps, spreads, strict=True)]
-            table.add_row(curve.name, *cells)
-        return table
-
 
 def _number(value: float | None) -> str:
     if value is None:
@@ -168,23 +164,10 @@ def _range(interval: Interval | None) -> str:
     if interval is None:
         return "–"
     low, high = interval
-    if low == high:
-        return "exact"
-    middle, spread = (low + high) / 2, (high - low) / 2
-    if spread < 1e-4:
-        return f"{_number(middle)} ± {spread:.0e}"
-    return f"{low:.4f} … {high:.4f}"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has neither infinity nor NaN: they become null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_finite(inner) for inner in value]
-    return value
+    spread = (high - low) / 2
+    if spread >= 1e-4:
+        return f"{low:.4f} … {high:.4f}"
+    return f"{_number((low + high) / 2)} ± {spread:.0e}" if spread else "exact"
 
 
 LEVEL = 0.999

@@ -17,6 +17,8 @@ included, so that their limits are independent.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ from torch import Tensor
 from hdccf.console import track
 from hdccf.data.batches import Block, InBatch, SampledBatch
 from hdccf.data.synthetic import World, synthetic_world
-from hdccf.losses.negatives import ContrastiveLoss, NegativeTerm
+from hdccf.losses.negatives import NegativeTerm
 from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.hdccf.settings import HDCCF
@@ -95,20 +97,9 @@ class KnownWorld:
     def __init__(self, world: World, **settings: object) -> None:
         self.world = world
         tastes = world.tastes
-        self.model = HDCCFModel(
-            HDCCF.model_validate(
-                {
-                    "user_vector": "free",
-                    "similarity": "cosine",
-                    "embedding_dim": tastes.users.shape[1] + 1,
-                    "temperature": TEMPERATURE,
-                    "user_side": 1.0,
-                    **settings,
-                }
-            ),
-            world.interactions,
-            generator_for(0, "verify", "overwritten"),
-        )
+        common = {"user_vector": "free", "similarity": "cosine", "temperature": TEMPERATURE, "user_side": 1.0}
+        chosen = HDCCF.model_validate({**common, "embedding_dim": tastes.users.shape[1] + 1, **settings})
+        self.model = HDCCFModel(chosen, world.interactions, generator_for(0, "verify", "overwritten"))
         # Appeal is among the scores, so that popular items are harder: otherwise β would not matter.
         users = np.column_stack([tastes.users, np.full(world.n_users, 2.0)])
         items = np.column_stack([tastes.items, tastes.appeal])
@@ -120,6 +111,7 @@ class KnownWorld:
 
     @cached_property
     def of_users(self) -> Rows:
+        """For each user its items."""
         scores = self.model.user_item.all_pairs(self.model.all_users(), self.model.items.all())
         return Rows(
             (scores.double() / TEMPERATURE).exp(),
@@ -130,12 +122,9 @@ class KnownWorld:
 
     @cached_property
     def of_items(self) -> Rows:
+        """For each item its users."""
         users = self.of_users
         return Rows(users.terms.T, users.liked.T, users.observed.T, torch.from_numpy(self.world.omega_users))
-
-    @property
-    def contrast(self) -> ContrastiveLoss:
-        return self.model.contrast
 
     def sides(
         self, batch: SampledBatch | InBatch, debiased: bool = True
@@ -147,8 +136,8 @@ class KnownWorld:
             scored = steps.score_sampled(self.model, batch)
         omega_items = self.of_users.omega[batch.users].float() if debiased else 0.0
         omega_users = self.of_items.omega[batch.items].float() if debiased else 0.0
-        items = self.contrast.term(scored.items._replace(size=SIZE), scored.positive, omega_items)
-        users = self.contrast.term(scored.users._replace(size=SIZE), scored.positive, omega_users)
+        items = self.model.contrast.term(scored.items._replace(size=SIZE), scored.positive, omega_items)
+        users = self.model.contrast.term(scored.users._replace(size=SIZE), scored.positive, omega_users)
         return scored.positive, items, users
 
     def ideal_loss(
@@ -165,8 +154,7 @@ ITEMS, USERS = 0, 1
 NAMES = ("items", "users")
 
 
-@dataclass(frozen=True)
-class Ratios:
+class Ratios(NamedTuple):
     """Negative scores over ideal ones, one for each row that has positives: the mean over its targets."""
 
     measured: Floats
@@ -174,20 +162,14 @@ class Ratios:
     """What they become with all negatives and all positives of this world."""
     clipped: float
 
-    @classmethod
-    def of(
-        cls,
-        rows: Rows,
-        which: Int64[Tensor, " b"],
-        ratios: Float[Tensor, " b"],
-        clipped: float,
-        debiased: bool = True,
-    ) -> "Ratios":
-        counts = torch.bincount(which, minlength=len(rows.omega))
-        sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, which, ratios.double())
-        present = counts > 0
-        expected = (rows.debiased if debiased else rows.biased) / rows.ideal
-        return cls((sums / counts)[present].numpy(), expected[present].numpy(), clipped)
+
+def _ratios(
+    rows: Rows, which: Int64[Tensor, " b"], each: Float[Tensor, " b"], clipped: float, debiased: bool = True
+) -> Ratios:
+    counts = torch.bincount(which, minlength=len(rows.omega))
+    sums = torch.zeros(len(counts), dtype=torch.float64).index_add_(0, which, each.double())
+    expected = (rows.debiased if debiased else rows.biased) / rows.ideal
+    return Ratios((sums / counts)[counts > 0].numpy(), expected[counts > 0].numpy(), clipped)
 
 
 Sides = tuple[Ratios, Ratios]
@@ -199,15 +181,18 @@ def check_scores(seed: int = 0, n: int = 300, worlds: int = 4) -> Iterator[Findi
     constant = [_drawn(n, seed, k, exposure=0.0) for k in range(worlds)]
     found = [_uniform(known, seed, k) for k, known in enumerate(constant)]
     for side in ITEMS, USERS:
-        yield _unbiased("constant exposure, uniform sampler", found, side)
-    yield from _without_debiasing(constant, seed)
+        yield _mean("constant exposure, uniform sampler", found, side)
+    # The test has power: the plain negative score is too large, by a known amount.
+    plain = [_uniform(known, seed, k, debiased=False) for k, known in enumerate(constant)]
+    for side in ITEMS, USERS:
+        yield _mean("the same without debiasing (ω⁺ = 0)", plain, side, unbiased=False)
     blocks = [_block(KnownWorld(known.world, sampler="block", block_users=n), seed) for known in constant]
     for side in ITEMS, USERS:
-        yield _unbiased("constant exposure, block of everything", blocks, side)
+        yield _mean("constant exposure, block of everything", blocks, side)
     famous = [_uniform(_drawn(n, seed, k, exposure=1.0), seed, k) for k in range(worlds)]
-    yield _different("exposure by popularity: the gap that remains, negative items", famous, ITEMS)
+    yield _mean("exposure by popularity: the gap that remains", famous, ITEMS, unbiased=False)
     # Popularity decides between items. Among an item's users exposure is constant, which is enough.
-    yield _unbiased("exposure by popularity", famous, USERS)
+    yield _mean("exposure by popularity", famous, USERS)
 
 
 def _drawn(n: int, seed: int, number: int, exposure: float) -> KnownWorld:
@@ -215,34 +200,22 @@ def _drawn(n: int, seed: int, number: int, exposure: float) -> KnownWorld:
     return KnownWorld(world, sampler="uniform", batch_size=2048, negatives=128, neighbours=64)
 
 
-def _unbiased(how: str, found: list[Sides], side: int) -> Finding:
-    measured = np.concatenate([pair[side].measured for pair in found])
+def _mean(how: str, found: list[Sides], side: int, *, unbiased: bool = True) -> Finding:
+    """The mean over rows, predicted to be 1; where it is not `unbiased`, predicted from the truth about each
+    row, so that only negatives and neighbours are random."""
+    measured, expected = (np.concatenate([pair[side][k] for pair in found]) for k in (0, 1))
     clipped = max(pair[side].clipped for pair in found)
-    mean, interval = mean_interval(measured)
-    detail = (
-        f"{len(measured)} rows of {len(found)} exposures, τ = {TEMPERATURE}, true ω⁺ of each row; "
-        f"{clipped:.2%} of the rows clipped"
-    )
-    # The theorem is about the score before the clamp: a clipped row would not be it.
-    claim, provided = f"{how}, negative {NAMES[side]}", clipped == 0
-    return Finding.estimated(SCORES_PART, claim, 1.0, mean, interval, detail, provided=provided)
-
-
-def _different(claim: str, found: list[Sides], side: int) -> Finding:
-    """A prediction other than 1, from the truth about each row: only negatives and neighbours are random."""
-    measured = np.concatenate([pair[side].measured for pair in found])
-    expected = np.concatenate([pair[side].expected for pair in found])
-    mean, interval = mean_interval(measured, expected)
-    detail = f"{len(measured)} rows of {len(found)} exposures; the interval must leave out 1"
-    predicted, provided = float(expected.mean()), not interval[0] <= 1 <= interval[1]
+    mean, interval = mean_interval(measured, None if unbiased else expected)
+    detail = f"{len(measured)} rows of {len(found)} exposures"
+    if unbiased:
+        detail += f", τ = {TEMPERATURE}, true ω⁺ of each row; {clipped:.2%} of the rows clipped"
+        # The theorem is about the score before the clamp: a clipped row would not be it.
+        predicted, provided = 1.0, clipped == 0
+    else:
+        detail += "; the interval must leave out 1"
+        predicted, provided = float(expected.mean()), not interval[0] <= 1 <= interval[1]
+    claim = f"{how}, negative {NAMES[side]}"
     return Finding.estimated(SCORES_PART, claim, predicted, mean, interval, detail, provided=provided)
-
-
-def _without_debiasing(constant: list[KnownWorld], seed: int) -> Iterator[Finding]:
-    """The test has power: the plain negative score is too large, by a known amount."""
-    found = [_uniform(known, seed, k, debiased=False) for k, known in enumerate(constant)]
-    for side in ITEMS, USERS:
-        yield _different(f"the same without debiasing (ω⁺ = 0), negative {NAMES[side]}", found, side)
 
 
 def _uniform(known: KnownWorld, seed: int, number: int, debiased: bool = True) -> Sides:
@@ -254,7 +227,7 @@ def _uniform(known: KnownWorld, seed: int, number: int, debiased: bool = True) -
         which = torch.cat([(batch.users, batch.items)[side] for batch, *_ in batches])
         scores = torch.cat([sides[side].log_score.double().exp() for _, *sides in batches])
         clipped = max(float(sides[side].clipped) for _, *sides in batches)
-        found.append(Ratios.of(truth, which, scores / (SIZE * truth.ideal[which]), clipped, debiased))
+        found.append(_ratios(truth, which, scores / (SIZE * truth.ideal[which]), clipped, debiased))
     return found[ITEMS], found[USERS]
 
 
@@ -263,7 +236,7 @@ def _block(known: KnownWorld, seed: int) -> Sides:
     block: Block = next(known.model.batches(generator_for(seed, "verify", "block")))
     scored = steps.score_block(known.model, block, generator_for(seed, "verify", "anchors"))
     contrast = replace(
-        known.contrast,
+        known.model.contrast,
         omega_items=known.of_users.omega[block.users].float(),
         omega_users=known.of_items.omega.float(),
     )
@@ -283,7 +256,7 @@ def _block(known: KnownWorld, seed: int) -> Sides:
         # A block's Q is the number of negatives that it has, each counting once.
         size = (~truth.observed).sum(1)[which]
         ratios = side.log_score.double().exp() / (size * truth.ideal[which])
-        found.append(Ratios.of(truth, which, ratios, float(side.clipped)))
+        found.append(_ratios(truth, which, ratios, float(side.clipped)))
     return found[ITEMS], found[USERS]
 
 
@@ -323,6 +296,8 @@ def check_loss(
     findings: list[Finding] = []
     curves: list[Curve] = []
     of_sizes = ", ".join(map(str, sizes))
+    # Weights of the gaps in the intercept of their least-squares line over 1/size.
+    to_limit: Floats = np.linalg.pinv(np.column_stack([np.ones(len(sizes)), 1 / np.array(sizes)]))[0]
     detail = f"{repetitions} repetitions of worlds of {of_sizes} users and items, τ = {TEMPERATURE}"
     for name, gaps in table.items():
         means, intervals = zip(*map(mean_interval, gaps.T), strict=True)
@@ -331,17 +306,10 @@ def check_loss(
             claim = f"{name}: at {sizes[0]} × {sizes[0]} the logarithm makes it biased"
             biased = Finding.estimated(LOSS_PART, claim, 0.0, means[0], intervals[0], detail, not_equal=True)
             findings.append(biased)
-        limit = mean_interval(gaps @ _to_limit(sizes))
+        limit = mean_interval(gaps @ to_limit)
         claim, remains = f"{name}: in the limit", name not in CONVERGENT
         findings.append(Finding.estimated(LOSS_PART, claim, 0.0, *limit, detail, not_equal=remains))
     return findings, curves
-
-
-def _to_limit(sizes: tuple[int, ...]) -> Floats:
-    """Weights of the gaps in the intercept of their least-squares line over 1/size."""
-    design = np.column_stack([np.ones(len(sizes)), 1 / np.array(sizes)])
-    weights: Floats = np.linalg.pinv(design)[0]
-    return weights
 
 
 def _gaps_of(purpose: tuple[int, int, int, int], targets: int, estimators: Sequence[str]) -> dict[str, float]:
@@ -353,31 +321,27 @@ def _gaps_of(purpose: tuple[int, int, int, int], targets: int, estimators: Seque
     found = {}
     for name in estimators:
         sampler, beta, exposure = ESTIMATORS[name]
-        known = _at_size(worlds[exposure], n, sampler, beta)
+        # Samples in proportion to the world: negatives, neighbours and instances of a batch.
+        known = KnownWorld(
+            worlds[exposure],
+            sampler=sampler,
+            frequency_correction=beta,
+            batch_size=n if sampler == "in-batch" else 1000,
+            negatives=n // 10,
+            neighbours=n // 20,
+        )
         found[name] = _gap(known, generator_for(0, "verify", name, *purpose), targets)
     return found
 
 
-def _at_size(world: World, n: int, sampler: str, beta: float) -> KnownWorld:
-    """Samples in proportion to the world: negatives, neighbours and instances of a batch."""
-    return KnownWorld(
-        world,
-        sampler=sampler,
-        frequency_correction=beta,
-        batch_size=n if sampler == "in-batch" else 1000,
-        negatives=n // 10,
-        neighbours=n // 20,
-    )
-
-
 def _gap(known: KnownWorld, generator: torch.Generator, targets: int) -> float:
     """The mean of the loss less the ideal loss over at least so many targets."""
-    differences: list[torch.Tensor] = []
-    while sum(map(len, differences)) < targets:
-        for batch in known.model.batches(generator):
-            positive, items, users = known.sides(batch)
-            loss = known.contrast.loss(positive, items, users).double()
-            differences.append(loss - known.ideal_loss(batch.users, batch.items, positive))
-            if sum(map(len, differences)) >= targets:
-                break
+    differences: list[Tensor] = []
+    epochs = (known.model.batches(generator) for _ in count())
+    for batch in chain.from_iterable(epochs):
+        positive, items, users = known.sides(batch)
+        loss = known.model.contrast.loss(positive, items, users).double()
+        differences.append(loss - known.ideal_loss(batch.users, batch.items, positive))
+        if sum(map(len, differences)) >= targets:
+            break
     return float(torch.cat(differences).mean())

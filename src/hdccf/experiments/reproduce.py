@@ -1,0 +1,381 @@
+"""`hdccf reproduce`: trains and records each row of a study once, and writes its tables and figures."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+from shlex import quote
+from statistics import mean
+
+import polars as pl
+import torch
+from filelock import FileLock
+
+from hdccf.config import FitOptions, Settings, TrainingSettings
+from hdccf.console import note
+from hdccf.data.split import Split
+from hdccf.errors import ConfigError, HdccfError, RunError
+from hdccf.evaluation import Evaluation, evaluate
+from hdccf.experiments import plans
+from hdccf.experiments.figures import densities_of, draw_bars, draw_densities, draw_sweeps
+from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name, with_validation
+from hdccf.experiments.studies import cut_half_a_line
+from hdccf.experiments.tables import Outcome, Record, Results, write_study, write_table
+from hdccf.models import entry_named
+from hdccf.models.base import Scorer
+from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.run_folder import RunFolder
+from hdccf.rng import generator_for
+from hdccf.training.fit import fit, resume
+
+# -- the journal ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a row, and what is asked of it afterwards."""
+
+    dataset: str
+    split: str
+    """The fingerprint."""
+    task: Task
+    row: Row
+    seed: int
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The row's settings over the model's defaults."""
+        return entry_named(self.row.model).settings(**self.row.settings)
+
+    def facts(self) -> Record:
+        """Everything that decides the result. What is only asked in addition is no part of it."""
+        return {
+            "model": self.row.model,
+            "dataset": self.dataset,
+            "split": self.split,
+            "seed": self.seed,
+            "settings": self.settings.model_dump(mode="json"),
+            "protocols": list(self.task.protocols),
+            "metrics": list(self.task.metrics),
+            "retrain": self.task.retrain,
+        }
+
+    @property
+    def key(self) -> str:
+        """A name for its files."""
+        digest = hashlib.sha256(json.dumps(self.facts(), sort_keys=True).encode()).hexdigest()[:16]
+        return f"{self.row.model}-seed{self.seed}-{digest}"
+
+    def is_answered_by(self, record: Record) -> bool:
+        """Whether a record is of this run, though the model may have gained or lost settings since.
+
+        A setting that is new since must be at its default; one that is gone must not have been changed.
+        """
+        facts = self.facts()
+        now, then = facts.pop("settings"), record["settings"]
+        defaults = type(self.settings)().model_dump(mode="json")
+        return (
+            all(record.get(name) == value for name, value in facts.items())
+            and (not self.row.given or "given" in record)
+            and (not self.row.densities or "densities" in record)
+            and all(name not in record["changed"] for name in then.keys() - now.keys())
+            and all(value == then.get(name, defaults[name]) for name, value in now.items())
+        )
+
+
+class Journal:
+    """A JSON Lines file of finished runs, and beside it a folder with each run's values by user."""
+
+    def __init__(self, path: Path, per_user: Path) -> None:
+        self.path, self.per_user = path, per_user
+        self._lock = FileLock(path.with_name(f".{path.name}.lock"))
+
+    def records(self) -> list[Record]:
+        """The lines in order; a last one that a kill cut short is left out."""
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def find(self, run: Run) -> Record | None:
+        """The latest record of a run, if there is one."""
+        return next((each for each in reversed(self.records()) if run.is_answered_by(each)), None)
+
+    def append(self, record: Record, evaluation: Evaluation) -> None:
+        """Saves the values by user first, since a line says that they are there."""
+        evaluation.save(self.per_user / record["key"], overwrite=True)
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock, self.path.open("ab+") as file:
+            cut_half_a_line(file)
+            file.write(text.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def evaluation(self, record: Record) -> Evaluation | None:
+        """The values by user, where this machine has them."""
+        folder = self.per_user / record["key"]
+        return Evaluation.load(folder) if folder.exists() else None
+
+
+# -- studies -------------------------------------------------------------------------------------------------
+
+ALL = "all"
+_TITLES = {
+    "ablation": "Ablations",
+    "scores": "Relevance scores of positive and negative items",
+    "omega": "Probability of a false negative",
+    "neighbours": "Positive neighbours",
+    "beta": "Frequency correction",
+    "temperature": "Temperature",
+    "recency": "Half-lives",
+}
+_FIGURES = {"ablation": draw_bars, "scores": draw_densities}
+"""The figures of studies that are no sweep."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduction:
+    """One data set, and the folder that its results go to."""
+
+    plan: Plan
+    split: Split
+    threads: int | None = None
+    progress: bool = False
+
+    @property
+    def journal(self) -> Journal:
+        """The finished runs of the data set."""
+        results = self.plan.results
+        return Journal(results / "journal" / f"{self.plan.dataset}.jsonl", results / "per-user")
+
+    @property
+    def work(self) -> Path:
+        """The folder of the runs under way, which are resumed after a kill."""
+        return self.plan.results / ".runs"
+
+    def run(self, study: str) -> list[Path]:
+        """Runs a study, or all of them, and gives the stems of the files that it wrote."""
+        has_times = self.plan.has_times
+        if study == ALL:
+            possible = [name for name in STUDIES if name != "recency" or has_times]
+            return [stem for name in possible for stem in self.run(name)]
+        if study != "table":
+            return [self._study(study)]
+        if not has_times and self.progress:
+            note(f"{self.plan.dataset} has no times, so there is no time-aware part")
+        return [self._table(time_aware) for time_aware in ([False, True] if has_times else [False])]
+
+    def _table(self, time_aware: bool) -> Path:
+        plan = self.plan
+        rows = self._chosen(plans.table(plan, time_aware))
+        if self.progress:
+            for row in rows:
+                note(f"{row.label}: {row.origin}")
+        outcome = self.train(rows)
+        title = f"{plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
+        results = Results.of(title, rows, outcome, self._command("table"))
+        stem = plan.results / "table" / part_name(plan.dataset, time_aware)
+        write_table(results.compared(self.journal.evaluation), stem)
+        return stem
+
+    def _study(self, study: str) -> Path:
+        rows = self._chosen(STUDIES[study](self.plan))
+        outcome = self.train(rows)
+        title = f"{_TITLES[study]} on {self.plan.dataset}"
+        results = Results.of(title, rows, outcome, self._command(study))
+        if not results.rows:
+            raise ConfigError(f"no row of {study} could be run: {'; '.join(outcome.failures.values())}")
+        stem = self.plan.results / study / self.plan.dataset
+        write_study(results, stem)
+        _FIGURES.get(study, draw_sweeps)(results, stem)
+        return stem
+
+    def _chosen(self, rows: list[Row]) -> list[Row]:
+        """Those that are asked for, in the study's order."""
+        labels, only = [row.label for row in rows], self.plan.only
+        for label in only:
+            if label not in labels:
+                raise ConfigError(f"only={label!r} is no row of this study; choose some of {labels}")
+        return [row for row in rows if row.label in only] if only else rows
+
+    def _command(self, study: str) -> str:
+        plan = self.plan
+        seeds = "" if plan.seeds is None else f" --seeds {plan.seeds}"
+        budget = "" if plan.budget == "full" else f" --budget {plan.budget}"
+        changed = "".join(f" --set {name}={value}" for name, value in plan.overrides.items())
+        only = "".join(f" --only {quote(label)}" for label in plan.only)
+        return f"hdccf reproduce {study} --dataset {plan.dataset}{seeds}{budget}{changed}{only}"
+
+    # -- runs ------------------------------------------------------------------------------------------------
+
+    def train(self, rows: list[Row]) -> Outcome:
+        """Trains what is not in the journal yet; a row that is impossible here is reported and left out."""
+        runs = [self.run_of(row, seed) for row in rows for seed in range(row.seeds)]
+        missing = [run for run in runs if self.journal.find(run) is None]
+        failures: dict[str, str] = {}
+        if self.progress and len(missing) < len(runs):
+            note(f"{len(runs) - len(missing)} of {len(runs)} runs are in {self.journal.path} already")
+        for number, run in enumerate(missing):
+            label = run.row.label
+            if label in failures:
+                continue
+            if self.progress:
+                left = _time_left(self.journal.records(), missing[number:])
+                note(f"run {number + 1} of {len(missing)}: {label}, seed {run.seed}; {left}")
+            try:
+                self._do(run)
+            except RunError:  # interrupted, or a folder that is in the way: not the row's
+                raise
+            except HdccfError as error:
+                failures[label] = str(error)
+                note(f"{label} is left out: {error}")
+        found: dict[str, list[Record]] = {row.label: [] for row in rows}
+        for run in runs:
+            record = self.journal.find(run)
+            if record is not None:
+                found[run.row.label].append(record)
+        return Outcome(found, failures)
+
+    def run_of(self, row: Row, seed: int) -> Run:
+        """The run of a row with a seed."""
+        return Run(self.plan.dataset, self.split.fingerprint, self.plan.task, row, seed)
+
+    def _do(self, run: Run) -> None:
+        """One process works at a run; another that waited for it finds it done."""
+        self.work.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.work / f"{run.key}.lock"):
+            if self.journal.find(run) is not None:
+                return
+            self.journal.append(*self._trained_and_tested(run))
+            for folder in self.work.glob(f"{run.key}*"):
+                if folder.is_dir():
+                    shutil.rmtree(folder, ignore_errors=True)
+        (self.work / f"{run.key}.lock").unlink(missing_ok=True)
+
+    def _trained_and_tested(self, run: Run) -> tuple[Record, Evaluation]:
+        """The record of a run, and its values by user."""
+        folder, task, settings = self.work / run.key, run.task, run.settings
+        started = time.monotonic()
+        split, training, seconds = self.split, {}, 0.0
+        if isinstance(settings, TrainingSettings) or not task.retrain:
+            fitted = self._fit(folder, split, settings, run.seed)
+            training, seconds = _training_facts(folder), fitted.seconds
+        if task.retrain:
+            split = all_training(split)
+            if isinstance(settings, TrainingSettings):
+                epochs = training["best_epoch"]
+                settings = settings.changed(epochs=epochs, evaluate_every=epochs)
+            fitted = self._fit(folder.with_name(f"{folder.name}-all"), split, settings, run.seed)
+            seconds += fitted.seconds
+        ks = sorted({int(metric.partition("@")[2]) for metric in task.metrics})
+        test = partial(
+            evaluate,
+            split=split,
+            protocols=task.protocols,
+            ks=ks,
+            beyond_accuracy=False,
+            progress=self.progress,
+        )
+        found = test(fitted)
+        record = {
+            **run.facts(),
+            "key": run.key,
+            "changed": sorted(run.settings.model_dump(exclude_defaults=True)),
+            "values": _asked(found, task),
+            **training,
+            "seconds": round(seconds, 3),
+            "wall_seconds": round(time.monotonic() - started, 3),
+            "commit": commit_of(Path(__file__).parents[1]) or f"hdccf {version('hdccf')}",
+            "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        if run.row.given:
+            record["given"] = _asked(test(_with_validation_given(fitted, split)), task)
+        if run.row.densities:
+            record["densities"] = densities_of(fitted, split)
+        names = [f"{protocol}/{metric}" for protocol in task.protocols for metric in task.metrics]
+        # Of all that evaluation knows, what tests need, at half the size.
+        kept = found.per_user.select("user", *(pl.col(name).cast(pl.Float32) for name in names))
+        return record, replace(found, per_user=kept)
+
+    def _fit(self, folder: Path, split: Split, settings: Settings, seed: int) -> Recommender:
+        """Trains in a folder, or resumes; what a kill left half made, or is of another split, is replaced."""
+        try:
+            same = RunFolder.open(folder).split().fingerprint == split.fingerprint
+        except RunError:
+            same = False
+        if folder.exists() and not same:
+            shutil.rmtree(folder)
+        try:
+            if same:
+                return resume(folder, progress=self.progress)
+            options = FitOptions(threads=self.threads)
+            return fit(split, settings, seed=seed, out=folder, options=options, progress=self.progress)
+        except RunError as error:
+            if "interrupted" in str(error):
+                raise RunError("interrupted; call the same command again to go on") from error
+            raise
+
+
+def _asked(found: Evaluation, task: Task) -> dict[str, dict[str, float]]:
+    """The values of the task's metrics."""
+    return {
+        protocol: {name: found.values[protocol][name] for name in task.metrics} for protocol in task.protocols
+    }
+
+
+def _training_facts(folder: Path) -> Record:
+    """The best epoch of a run that has ended, its validation metric and loss terms."""
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    at_best = [r for r in RunFolder.open(folder).metrics() if r["epoch"] == result["best_epoch"]]
+    terms = at_best[0]["terms"] if at_best else {}
+    return {"best_epoch": result["best_epoch"], "validation": result["best_value"], "terms": terms}
+
+
+def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
+    """The same weights, with each user's validation items as the end of their history."""
+    generator = generator_for(fitted.seed, "initial values")
+    model = entry_named(fitted.name).build(fitted.settings, with_validation(split), generator)
+    model.load_state_dict(fitted.model.state_dict())
+    return model.scorer()
+
+
+def commit_of(package: Path) -> str:
+    """The code's commit, "-dirty" where that has changed since; results beside it change with every run."""
+
+    def git(*asked: str) -> str:
+        try:
+            found = subprocess.run(["git", *asked], capture_output=True, text=True, check=False, cwd=package)  # noqa: S603, S607
+        except OSError:
+            return ""
+        return found.stdout.strip()
+
+    commit = git("describe", "--always", "--abbrev=10")
+    return f"{commit}-dirty" if git("status", "--porcelain", "--", ".") else commit
+
+
+def _time_left(records: list[Record], pending: list[Run]) -> str:
+    """From what the latest runs of the pending models took on this data set; a model without runs takes
+    the mean of the others."""
+    took: dict[str, list[float]] = {}
+    for record in records:
+        if record["dataset"] == pending[0].dataset and record["model"] in {run.row.model for run in pending}:
+            # A run that was resumed has its last part on the wall's clock only.
+            seconds = max(record["wall_seconds"], record["seconds"])
+            took.setdefault(record["model"], []).append(seconds)
+    if not took:
+        return "time left: unknown before the first has ended"
+    means = {model: mean(values[-3:]) for model, values in took.items()}
+    overall = mean(seconds for values in took.values() for seconds in values)
+    left = sum(means.get(run.row.model, overall) for run in pending)
+    unit, size, digits = ("s", 1, 0) if left < 90 else ("min", 60, 0) if left < 5400 else ("h", 3600, 1)
+    return f"about {left / size:.{digits}f} {unit} left"
