@@ -36,7 +36,7 @@ _NUMBER_OR_TIME = re.compile(r"\s*(-?\d+(\.\d+)?([eE][+-]?\d+)?|\d{4}-\d\d-\d\d(
 _BLOCK = 1 << 20
 _MEND_JSON = 'mend the line: one object on each, such as {"user": 1, "item": 2}'
 _NO_QUOTE = "mend the line, or give quote='' (--quote '') to read quotation marks as they are"
-_READ_FAILED = (OSError, pl.exceptions.PolarsError)
+_READ_FAILED = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def damaged(path: Path, cause: BaseException) -> SourceError:
@@ -292,7 +292,7 @@ def open_jsonl(path: Path, options: TextOptions) -> OpenTable:
     return OpenTable(str(path), columns, fetch)
 
 
-def _explain_json(path: Path, text: bytes, cause: Exception) -> SourceError:
+def _explain_json(path: Path, text: bytes, cause: BaseException) -> SourceError:
     """The first line that is no JSON object."""
     if not text.strip():
         return _empty(path)
