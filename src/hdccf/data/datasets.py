@@ -319,7 +319,7 @@ def load(
     source_folder
         A folder with the files as published, which is looked into before anything is downloaded.
     fresh
-        Passes over the cache.
+        Ignores the cache.
     progress
         Whether to show the progress of downloads, and where the files come from.
 
