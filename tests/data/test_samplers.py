@@ -333,7 +333,7 @@ def test_histories_are_causal_and_weighted_as_documented() -> None:
                 own = [float(weights[first + place]) for place in range(len(positives))]
                 expected = [w * 0.5 ** (place / ahead_half_life) for place, w in enumerate(own)]
                 torch.testing.assert_close(batch.weights[there], torch.tensor(expected))
-        # A history of one has no past: the last user is left out, everybody else is there once.
+        # A history of one has no past: the last user is left out, all others are there once.
         assert sorted(users) == list(range(11))
     every = {(user, cut) for user in range(11) for cut in range(1, len(data.by_user.of(user)))}
     assert cuts_seen <= every

@@ -91,7 +91,7 @@ def explain(
     top: Annotated[int, typer.Option("--top", help="How many reasons each.")] = REASONS,
     as_json: AsJson = False,
 ) -> None:
-    """Print which of a user's own items speak for a recommendation.
+    """Print which items of a user's history a recommendation is based on.
 
     Shares are of a surrogate, a sum over the user's items; how far it orders their candidates as the model
     does is printed below (Kendall's τ: 1 is the same order).

@@ -68,7 +68,8 @@ class OpenTable:
 
     name: str
     columns: Sequence[str]
-    fetch: Callable[[Sequence[str]], Table]
+    fetch: Callable[[Sequence[str], str | None], Table]
+    """Reads some columns. One of text that is named is read as integers where all its values are."""
     first_row: Sequence[object] | None = None
     """Shown in place of names where the columns have none."""
     typed: bool = True

@@ -52,7 +52,7 @@ class Titles:
             wanted.append(year)
             known = pl.col(year).str.contains(r"^\d+$")
             shown = pl.when(known).then(pl.format("{} ({})", title, year)).otherwise(shown)
-        table = with_integers(opened.fetch(wanted), [item])
+        table = with_integers(opened.fetch(wanted, None), [item])
         titles = table.frame.select(pl.col(item).alias("item"), shown.alias("title"))
         return titles.unique("item", keep="last")
 
@@ -319,7 +319,7 @@ def load(
     source_folder
         A folder with the files as published, which is looked into before anything is downloaded.
     fresh
-        Passes over the cache.
+        Ignores the cache.
     progress
         Whether to show the progress of downloads, and where the files come from.
 

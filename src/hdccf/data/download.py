@@ -41,7 +41,7 @@ class Source:
     reader: Callable[[Path], Interactions]
     """What reads a folder with the files."""
     files: tuple[str, ...]
-    """What they are called in a folder and in the cache; `name.gz` is as good."""
+    """What they are called in a folder and in the cache; `name.gz` is also accepted."""
     address: str = ""
     """Of a ZIP archive or a folder with the files; or `name==version` of a wheel with them."""
     inside: str = ""

@@ -83,7 +83,7 @@ class Neighbours:
         return len(self.flat) >= _MANY_PAIRS and has_numba()
 
     def refuse_full(self, nodes: Int64[Tensor, " b"]) -> None:
-        """Says who it is that is paired with everything and so can have no negative."""
+        """Raises where a node is paired with every column and so has no negatives."""
         full = nodes[self.degrees[nodes] == self.n_columns]
         if len(full):
             raise DataError(

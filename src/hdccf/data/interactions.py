@@ -264,7 +264,7 @@ class Interactions:
             pairs = pl.read_parquet(folder / "pairs.parquet")
             user_ids = pl.read_parquet(folder / "users.parquet")["id"]
             items = pl.read_parquet(folder / "items.parquet")
-        except (OSError, pl.exceptions.PolarsError) as cause:
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
             raise DataError(
                 f"{folder} is damaged ({one_line(cause)}); save the interactions again"
             ) from cause
@@ -277,10 +277,10 @@ class Interactions:
             item_ids=items["id"].rename("item"),
             titles=items["title"] if "title" in items.columns else None,
         )
-        if loaded.fingerprint != meta["fingerprint"]:
+        if loaded.fingerprint != meta.get("fingerprint"):
             raise DataError(
                 f"{folder} is damaged: its fingerprint is {loaded.fingerprint}, not "
-                f"{meta['fingerprint']} as saved; save the interactions again"
+                f"{meta.get('fingerprint')} as saved; save the interactions again"
             )
         return loaded
 

@@ -113,7 +113,7 @@ def to_interactions(
     columns = choose_columns(opened, given, need_rating=filtering)
     if "rating" in columns and not filtering:
         note(f"{source}: every row counts, whatever its {columns['rating']!r}, without minimum_rating")
-    table = opened.fetch(list(dict.fromkeys(columns.values())))
+    table = opened.fetch(list(dict.fromkeys(columns.values())), columns.get("time"))
     if not table.frame.height:
         raise SourceError(f"{source} has no rows; give a source with rows of user and item")
     needed = [name for role, name in columns.items() if role != "title" and (role != "rating" or filtering)]

@@ -235,7 +235,7 @@ def leave_one_out(data: Interactions, *, progress: bool = False) -> Split:
     part[last] = 2
     part[last - 1] = 1
     too_short = int(np.count_nonzero(~long_enough & (lengths > 0)))
-    return _cut(data, part, "leave-one-out", {"users_too_short": too_short}, progress)
+    return _made(_cut(data, part), "leave-one-out", {"users_too_short": too_short}, progress)
 
 
 def global_time_split(
@@ -299,7 +299,7 @@ def global_time_split(
             raise DataError(
                 f"no interaction is left for {name}: times run from {first} to {last}; move the cut"
             )
-    return _cut(data, part, "global-time", {}, progress)
+    return _made(_cut(data, part), "global-time", {}, progress)
 
 
 def random_split(
@@ -335,7 +335,7 @@ def random_split(
     part = np.zeros(len(data), np.uint8)
     part[drawn[:n_validation]] = 1
     part[drawn[n_validation : n_validation + n_test]] = 2
-    return _cut(data, part, "random", {}, progress)
+    return _made(_cut(data, part), "random", {}, progress)
 
 
 def predefined_split(
@@ -402,11 +402,9 @@ def predefined_split(
 # -- common to all -------------------------------------------------------------------------------------------
 
 
-def _cut(
-    data: Interactions, part: NDArray[np.uint8], method: str, facts: dict[str, int], progress: bool
-) -> Split:
-    """The split in which row r is in part number `part[r]`."""
-    return _made([data.subset(part == number) for number in range(3)], method, facts, progress)
+def _cut(data: Interactions, part: NDArray[np.uint8]) -> list[Interactions]:
+    """Three parts: row r is in part number `part[r]`."""
+    return [data.subset(part == number) for number in range(3)]
 
 
 def _made(parts: list[Interactions], method: str, facts: dict[str, int], progress: bool) -> Split:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import polars as pl
@@ -29,12 +29,14 @@ FORMATS = {
 }
 _PACKED = {".gz", ".gzip", ".zst", ".zstd"}
 _GZIP, _ZSTD, _BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
+_NOT_PLAIN = (_GZIP, _ZSTD, _BOM, b"\r", b"\n")
 _STAND_IN = "\x1f"  # ASCII's "unit separator", which no text holds
 _SEPARATORS = ("\t", ",", ";", "|", "::", " ")
 _NUMBER_OR_TIME = re.compile(r"\s*(-?\d+(\.\d+)?([eE][+-]?\d+)?|\d{4}-\d\d-\d\d([T ].*)?)\s*")
+_BLOCK = 1 << 20
 _MEND_JSON = 'mend the line: one object on each, such as {"user": 1, "item": 2}'
 _NO_QUOTE = "mend the line, or give quote='' (--quote '') to read quotation marks as they are"
-_READ_FAILED = (OSError, pl.exceptions.PolarsError)
+_READ_FAILED = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
 def damaged(path: Path, cause: BaseException) -> SourceError:
@@ -59,7 +61,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> bytes:
             raw = _unpack_zstd(path)
     except (EOFError, OSError, zlib.error) as cause:
         raise damaged(path, cause) from cause
-    if encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig", "ascii"):
+    if _is_utf8(encoding):
         return raw.removeprefix(_BOM)
     try:
         return raw.decode(encoding).encode()
@@ -69,6 +71,10 @@ def read_text(path: Path, encoding: str = "utf-8") -> bytes:
             f"{path}, line {line}: byte 0x{raw[cause.start]:02x} does not fit encoding={encoding!r}; "
             "give the right one"
         ) from cause
+
+
+def _is_utf8(encoding: str) -> bool:
+    return encoding.lower().replace("_", "-") in ("utf-8", "utf8", "utf-8-sig", "ascii")
 
 
 def _unpack_zstd(path: Path) -> bytes:
@@ -120,26 +126,36 @@ class _Csv:
     names: list[str]
 
     def __init__(self, path: Path, options: TextOptions, separator: str | None) -> None:
-        text = read_text(path, options.encoding)
-        self.path, self.quote = path, options.quote
-        self.text = text.lstrip(b"\r\n")
-        if not self.text:
-            raise _empty(path)
-        self.first_line = 1 + text.count(b"\n", 0, len(text) - len(self.text))
+        self.path, self.quote, self.first_line = path, options.quote, 1
+        with path.open("rb") as stream:
+            start = stream.read(4)
+        self.text: bytes | None = None
+        """Where Polars cannot read the file as it is."""
+        if not start or not _is_utf8(options.encoding) or start.startswith(_NOT_PLAIN):
+            whole = read_text(path, options.encoding)
+            self.text = whole.lstrip(b"\r\n")
+            self.first_line += whole.count(b"\n", 0, len(whole) - len(self.text))
+            if not self.text:
+                raise _empty(path)
         self.separator = options.separator or separator or self._guess_separator()
         if len(self.separator.encode()) > 1:
             # Polars takes one byte only.
-            if _STAND_IN.encode() in self.text:
+            text = path.read_bytes() if self.text is None else self.text
+            if _STAND_IN.encode() in text:
                 raise SourceError(
                     f"{path} holds the control character 0x1f, so {self.separator!r} cannot be its separator"
                 )
-            self.text = self.text.replace(self.separator.encode(), _STAND_IN.encode())
+            self.text = text.replace(self.separator.encode(), _STAND_IN.encode())
             self.separator = _STAND_IN
+
+    def _open(self) -> BinaryIO:
+        return self.path.open("rb") if self.text is None else io.BytesIO(self.text)
 
     def _guess_separator(self) -> str:
         """The separator that occurs in the first line and as often in the others, quoted fields apart."""
-        filled = (raw.rstrip(b"\r\n") for raw in io.BytesIO(self.text) if raw.rstrip(b"\r\n"))
-        lines = [raw.decode(errors="replace") for raw in islice(filled, 20)]
+        with self._open() as stream:
+            filled = (raw.rstrip(b"\r\n") for raw in stream if raw.rstrip(b"\r\n"))
+            lines = [raw.decode(errors="replace") for raw in islice(filled, 20)]
         mark = re.escape(self.quote)
         bare = [re.sub(f"{mark}[^{mark}]*{mark}", "", line) for line in lines] if mark else lines
         scores = {}
@@ -157,31 +173,45 @@ class _Csv:
             note(f"{self.path}: took {best!r} as the separator")
         return best
 
-    def fetch(self, names: Sequence[str]) -> Table:
+    def fetch(self, names: Sequence[str], integer: str | None) -> Table:
         """These columns; refuses ragged rows, which Polars reads silently, and drops blank lines."""
         # The last column tells whether a row is too short: its missing fields are read as nulls.
         wanted = list(dict.fromkeys([*names, self.names[-1]]))
-        lazy = pl.scan_csv(
-            self.text,
-            has_header=self.header,
-            new_columns=self.names,
-            infer_schema=False,
-            separator=self.separator,
-            quote_char=self.quote or None,
-        )
         try:
-            frame = lazy.select(wanted).collect()
+            try:
+                frame = self._scan(integer).select(wanted).collect()
+            except pl.exceptions.ComputeError:
+                frame = self._scan(None).select(wanted).collect()
         except _READ_FAILED as cause:
             self.check_rows()
             raise SourceError(
                 f"{self.path} cannot be read as text with separators ({one_line(cause)})"
             ) from cause
         # Polars sees that a row has too many fields only where it reads every column.
-        separators = (frame.height + self.header) * (len(self.names) - 1)
-        too_wide = frame.width < len(self.names) and self.text.count(self.separator.encode()) != separators
+        expected = (frame.height + self.header) * (len(self.names) - 1)
+        too_wide = frame.width < len(self.names) and self._count_separators() != expected
         if (too_wide or frame[self.names[-1]].null_count()) and (blank := self.check_rows()):
             frame = frame.with_row_index("").filter(~pl.col("").is_in(blank))
         return Table(frame.select(names), self.locate)
+
+    def _scan(self, integer: str | None) -> pl.LazyFrame:
+        return pl.scan_csv(
+            self.path if self.text is None else self.text,
+            glob=False,
+            has_header=self.header,
+            new_columns=self.names,
+            schema_overrides=[pl.Int64 if name == integer else pl.String for name in self.names],
+            infer_schema=False,
+            separator=self.separator,
+            quote_char=self.quote or None,
+        )
+
+    def _count_separators(self) -> int:
+        total, byte = 0, ord(self.separator)
+        with self._open() as stream:
+            while block := stream.read(_BLOCK):
+                total += int(np.count_nonzero(np.frombuffer(block, np.uint8) == byte))
+        return total
 
     def locate(self, row: int) -> str:
         """The file and the line on which data row `row` (from 0, blank lines not counted) starts."""
@@ -206,9 +236,10 @@ class _Csv:
         seen: list[str] = []
 
         def lines() -> Iterator[str]:
-            for raw in io.BytesIO(self.text):
-                seen.append(raw.decode())
-                yield seen[-1]
+            with self._open() as stream:
+                for raw in stream:
+                    seen.append(raw.decode())
+                    yield seen[-1]
 
         start = self.first_line
         quote: dict[str, Any] = {"quotechar": self.quote} if self.quote else {"quoting": csv.QUOTE_NONE}
@@ -224,7 +255,7 @@ class _Csv:
         except csv.Error as cause:
             raise SourceError(f"{self.path}, line {start}: {one_line(cause)}; {_NO_QUOTE}") from cause
         except UnicodeDecodeError as cause:
-            likely = "utf-16" if self.text.startswith((b"\xff\xfe", b"\xfe\xff")) else "latin-1"
+            likely = "utf-16" if cause.object.startswith((b"\xff\xfe", b"\xfe\xff")) else "latin-1"
             byte = f"byte {cause.start + 1} (0x{cause.object[cause.start]:02x})"
             raise SourceError(
                 f"{self.path}, line {start + len(seen)}: {byte} is not UTF-8; give the encoding, for example "
@@ -247,7 +278,7 @@ def open_jsonl(path: Path, options: TextOptions) -> OpenTable:
         filled = (line for line, raw in enumerate(io.BytesIO(text), start=1) if raw.strip())
         return f"{path}, line {next(islice(filled, row, None))}"
 
-    def fetch(names: Sequence[str]) -> Table:
+    def fetch(names: Sequence[str], integer: str | None) -> Table:
         try:
             try:
                 frame = pl.scan_ndjson(text).select(names).collect()
@@ -261,7 +292,7 @@ def open_jsonl(path: Path, options: TextOptions) -> OpenTable:
     return OpenTable(str(path), columns, fetch)
 
 
-def _explain_json(path: Path, text: bytes, cause: Exception) -> SourceError:
+def _explain_json(path: Path, text: bytes, cause: BaseException) -> SourceError:
     """The first line that is no JSON object."""
     if not text.strip():
         return _empty(path)
@@ -298,7 +329,7 @@ def open_paths(source: str, text: TextOptions, kind: str | None) -> OpenTable:
 def open_frame(frame: pl.DataFrame | pl.LazyFrame, name: str) -> OpenTable:
     """A data frame in memory, or a lazy one."""
 
-    def fetch(names: Sequence[str]) -> Table:
+    def fetch(names: Sequence[str], integer: str | None) -> Table:
         return Table(frame.lazy().select(names).collect(), lambda row: f"{name}, row {row + 1}")
 
     return OpenTable(name, frame.lazy().collect_schema().names(), fetch)
@@ -365,9 +396,9 @@ def _open_file(file: Path, kind: str, text: TextOptions) -> OpenTable:
     except _READ_FAILED as cause:
         raise damaged(file, cause) from cause
 
-    def fetch(names: Sequence[str]) -> Table:
+    def fetch(names: Sequence[str], integer: str | None) -> Table:
         try:
-            return opened.fetch(names)
+            return opened.fetch(names, integer)
         except _READ_FAILED as cause:
             raise damaged(file, cause) from cause
 
@@ -385,8 +416,8 @@ def open_several(parts: Sequence[OpenTable], name: str) -> OpenTable:
                 f"{', '.join(parts[0].columns)}; read files with the same columns"
             )
 
-    def fetch(names: Sequence[str]) -> Table:
-        tables = [part.fetch(names) for part in parts]
+    def fetch(names: Sequence[str], integer: str | None) -> Table:
+        tables = [part.fetch(names, integer) for part in parts]
         ends = np.cumsum([table.frame.height for table in tables])
 
         def locate(row: int) -> str:
