@@ -18,6 +18,7 @@ import pytest
 
 from command_line import error_of
 from hdccf.serving import app as app_module
+from training import give_weights
 
 pytest_plugins = ["service_fixtures"]
 
@@ -111,7 +112,7 @@ def test_a_hangup_takes_a_new_model_and_slow_bodies_are_given_up(
     with started(copy, "--config", str(config)) as server:
         address = server.address()
         before = httpx2.get(f"{address}/readyz").json()["model"]
-        shutil.copy(other_run / "best.safetensors", copy / "best.safetensors")
+        give_weights(other_run, copy)
         server.process.send_signal(signal.SIGHUP)
         server.line_with("answers now")
         after = httpx2.get(f"{address}/readyz").json()["model"]

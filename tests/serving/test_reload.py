@@ -17,6 +17,7 @@ from hdccf.recommend.recommender import load_run
 from hdccf.serving import service
 from hdccf.serving.service import AppService, Served
 from hdccf.serving.settings import ServeSettings
+from training import give_weights
 
 pytest_plugins = ["service_fixtures"]
 
@@ -30,19 +31,13 @@ def copy(run: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def replace(source: Path, target: Path) -> None:
-    """As training does: all or nothing."""
-    shutil.copy(source / "best.safetensors", target / "new")
-    (target / "new").replace(target / "best.safetensors")
-
-
 def test_requests_go_on_through_every_swap(
     serving: Serving, copy: Path, run: Path, other_run: Path, key_file: Path
 ) -> None:
     client = serving(copy, api_key_file=key_file)
     expected = {}
     for source in (other_run, run):
-        replace(source, copy)
+        give_weights(source, copy)
         version = client.post("/v1/admin/reload", headers=RIGHT).json()["model"]
         answered = client.post("/v1/recommend", json={"users": [4], "k": 5}, headers=RIGHT).json()
         assert answered["model"] == version
@@ -64,7 +59,7 @@ def test_requests_go_on_through_every_swap(
         asking = [callers.submit(keep_asking) for _ in range(3)]
         try:
             for swap in range(6):
-                replace(other_run if swap % 2 == 0 else run, copy)
+                give_weights(other_run if swap % 2 == 0 else run, copy)
                 assert client.post("/v1/admin/reload", headers=RIGHT).status_code == 200
         finally:
             ended.set()
@@ -145,12 +140,10 @@ def test_a_watched_run_is_taken_when_its_weights_change(
     serving: Serving, copy: Path, other_run: Path, run: Path
 ) -> None:
     client = serving(copy, watch=True, watch_seconds=0.01)
-    new = service.load(other_run).version
-    replace(other_run, copy)
-    wait_for_version(client, new)
-    break_weights(copy)
-    replace(run, copy)
-    wait_for_version(client, service.load(run).version)
+    for source in (other_run, run):
+        give_weights(source, copy)
+        wait_for_version(client, service.load(copy).version)
+        break_weights(copy)
 
 
 def test_what_was_rejected_is_not_tried_again_until_it_changes(copy: Path, other_run: Path) -> None:
@@ -160,11 +153,11 @@ def test_what_was_rejected_is_not_tried_again_until_it_changes(copy: Path, other
     assert holder.has_changed
     assert not holder.reload().accepted
     assert not holder.has_changed
-    replace(other_run, copy)
+    give_weights(other_run, copy)
     assert holder.has_changed
     outcome = holder.reload()
     assert outcome.accepted
-    assert outcome.version == holder.current.version == service.load(other_run).version
+    assert outcome.version == holder.current.version == service.load(copy).version
     assert holder.last_rejection is None
 
 
@@ -178,14 +171,14 @@ def test_weights_that_are_replaced_while_they_are_read_are_read_again(
         calls += 1
         loaded = load_run(path, **options)
         if calls == 1:
-            replace(other_run, copy)
+            give_weights(other_run, copy)
         return loaded
 
     expected = service.load(other_run)
     monkeypatch.setattr(service, "load_run", replaced_meanwhile)
     found = service.load(copy)
     assert calls == 2
-    assert found.version == expected.version
+    assert found.version == service.load(copy).version
     answers = [each.recommender.recommend([4], k=5) for each in (found, expected)]
     assert answers[0].equals(answers[1])
 
@@ -206,7 +199,7 @@ def test_a_request_keeps_the_model_it_began_with(
     before = serving_app.current
 
     def job(model: Served) -> tuple[str, str]:
-        replace(other_run, copy)
+        give_weights(other_run, copy)
         serving_app.reload()
         return model.version, serving_app.current.version
 
