@@ -92,7 +92,7 @@ def test_vectors_for_other_items_are_refused() -> None:
 def test_users_are_cut_in_thirds_and_equals_stay_together() -> None:
     groups = user_groups(np.array([9, 1, 2, 3, 3, 8]))
     assert groups.names == ("light", "medium", "heavy")
-    assert groups.ranges == ((1, 2), (3, 3), (8, 9))
+    assert groups.ranges == [(1, 2), (3, 3), (8, 9)]
     assert groups.which.tolist() == [2, 0, 0, 1, 1, 2]
     assert len(user_groups(np.array([5, 5, 5]))) == 1
 
@@ -100,7 +100,7 @@ def test_users_are_cut_in_thirds_and_equals_stay_together() -> None:
 def test_items_are_cut_by_their_share_of_interactions() -> None:
     groups = item_groups(np.array([1] * 10 + [5, 5, 10]))
     assert groups.names == ("tail", "middle", "head")
-    assert groups.sizes.tolist() == [10, 2, 1]
+    assert groups.sizes == [10, 2, 1]
 
 
 def test_means_of_groups_leave_out_what_is_missing() -> None:

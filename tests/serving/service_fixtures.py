@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from small_service import KEY, Serving, titled_split
 
 import hdccf
+from hdccf.recommend.recommender import Recommender
 from hdccf.serving.app import create_app
 from hdccf.serving.settings import ServeSettings
 from training import quick
@@ -23,6 +24,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "first"
     hdccf.fit(titled_split(), quick(epochs=2), out=path)
     return path
+
+
+@pytest.fixture(scope="session")
+def known(run: Path) -> Recommender:
+    """The first run, as the library opens it."""
+    return hdccf.load_run(run)
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,6 @@ from hdccf.recommend.recommender import Recommender
 pytest_plugins = ["service_fixtures"]
 
 
-@pytest.fixture(scope="module")
-def known(run: Path) -> Recommender:
-    return hdccf.load_run(run)
-
-
 def post(client: TestClient, path: str, **body: Any) -> Any:
     answered = client.post(path, json=body)
     assert answered.status_code == 200, answered.text

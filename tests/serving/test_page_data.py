@@ -17,11 +17,6 @@ from training import quick
 pytest_plugins = ["service_fixtures"]
 
 
-@pytest.fixture(scope="module")
-def known(run: Path) -> Recommender:
-    return hdccf.load_run(run)
-
-
 def get(client: TestClient, path: str, **query: Any) -> Any:
     answered = client.get(f"/v1/page/{path}", params=query)
     assert answered.status_code == 200, answered.text

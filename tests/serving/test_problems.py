@@ -1,5 +1,6 @@
 """Every error is problem details that say what was given, what is allowed and what to do."""
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,8 +48,6 @@ def problem(answered: Response, status: int) -> Any:
     ],
 )
 def test_unknown_ids_are_named(client: TestClient, path: str, body: Any, kind: str, ids: list[str]) -> None:
-    import json
-
     # By hand: a client would not send half of a character.
     answered = client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
     found = problem(answered, 404)
@@ -239,18 +238,17 @@ def test_what_takes_too_long_is_given_up_and_keeps_its_thread_until_it_ends(
 
 
 def test_settings_are_checked(tmp_path: Path, run: Path) -> None:
-    with pytest.raises(ConfigError, match="port=70000 is not possible"):
-        ServeSettings(port=70000)
-    with pytest.raises(ConfigError, match="no origin; write it as https://shop"):
-        ServeSettings(cors_origins=("shop.example",))
-    with pytest.raises(ConfigError, match="no setting 'hosts'; did you mean 'host'"):
-        ServeSettings(hosts="x")  # type: ignore[call-arg]
-    short = tmp_path / "short"
-    short.write_text("abc\n")
-    with pytest.raises(ConfigError, match="holds no usable key; give one line of at least 16"):
-        create_app(run, ServeSettings(api_key_file=short))
-    with pytest.raises(ConfigError, match="the key cannot be read from"):
-        create_app(run, ServeSettings(api_key_file=tmp_path / "none"))
+    (tmp_path / "short").write_text("abc\n")
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"port": 70000}, "port=70000 is not possible"),
+        ({"cors_origins": ("shop.example",)}, "no origin; write it as https://shop"),
+        ({"hosts": "x"}, "no setting 'hosts'; did you mean 'host'"),
+        ({"api_key_file": tmp_path / "short"}, "holds no usable key; give one line of at least 16"),
+        ({"api_key_file": tmp_path / "none"}, "the key cannot be read from"),
+    ]
+    for values, message in refused:
+        with pytest.raises(ConfigError, match=message):
+            create_app(run, ServeSettings(**values))
     with pytest.raises(RunError, match="holds no run"):
         create_app(tmp_path)
     assert ServeSettings().is_local

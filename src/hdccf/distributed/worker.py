@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from pyarrow import fs
 from ray import get_runtime_context, train
 from torch import Tensor
@@ -74,26 +75,19 @@ def run_worker(config: dict[str, Any]) -> dict[str, Any]:
     except TrainingError as error:
         # Every worker has the same one, and would again: so it is not a failure that Ray should retry.
         return {"error": str(error)}
-    facts = _facts(group, data, began, ready)
-    return {"workers": facts, "profile": None if watch is None else watch.report()}
-
-
-def _facts(group: TorchProcessGroup, data: WorkerData, began: float, ready: float) -> list[dict[str, float]]:
-    """Of every worker: node, pairs held, peak memory, bytes sent, and times."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     own = {
         "node": int(get_runtime_context().get_node_id()[:12], 16),
         "pid": os.getpid(),
         "pairs": len(data.split.train),
-        "peak_bytes": peak,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "sent_bytes": sum(group.sent.values()),
         "began": began,
         "ready": ready,
         "ended": time.time(),
     }
-    table = torch.zeros(group.size, len(own), dtype=torch.float64)
-    table[group.rank] = torch.tensor(list(own.values()), dtype=torch.float64)
-    return [dict(zip(own, row, strict=True)) for row in group.all_reduce(table).tolist()]
+    workers: list[Any] = [None] * group.size
+    dist.all_gather_object(workers, own)
+    return {"workers": workers, "profile": None if watch is None else watch.report()}
 
 
 def shard_state(whole: dict[str, Tensor], alone: Model, users: Shard) -> dict[str, Tensor]:

@@ -337,36 +337,31 @@ def _ratio(above: float | NDArray[Any], below: NDArray[Any], otherwise: float = 
 
 # -- groups --------------------------------------------------------------------------------------------------
 
-USER_GROUPS = ("light", "medium", "heavy")
-ITEM_GROUPS = ("tail", "middle", "head")
 
-
-@dataclass(frozen=True, eq=False)
 class Groups:
-    """Users or items grouped by their training interactions; empty groups are left out."""
+    """Users or items in three groups by their training interactions; empty groups are left out."""
 
-    names: tuple[str, ...]
-    ranges: tuple[tuple[int, int], ...]
-    """The least and the most training interactions of each group."""
-    which: IndexArray
-    """The group number of each user or item."""
+    def __init__(self, interactions: IndexArray, limits: list[np.int64], names: tuple[str, ...]) -> None:
+        """Below the first limit, from there to below the second, and the rest."""
+        thirds = np.searchsorted(np.array(limits), interactions, side="right")
+        present, self.which = np.unique(thirds, return_inverse=True)
+        """The group number of each user or item."""
+        self.names = tuple(names[third] for third in present)
+        inside = [interactions[thirds == third] for third in present]
+        self.sizes = [len(some) for some in inside]
+        self.ranges = [(int(some.min()), int(some.max())) for some in inside]
+        """The least and the most training interactions of each group."""
 
     def __len__(self) -> int:
         return len(self.names)
-
-    @cached_property
-    def sizes(self) -> IndexArray:
-        return np.bincount(self.which, minlength=len(self))
 
     def means(self, values: Values, which: IndexArray | None = None) -> dict[str, float]:
         """The mean of each group's values, NaN and groups without a value left out.
 
         `which` gives the group of each value where there is not one value for each user or item.
         """
-        which = self.which if which is None else which
         known = ~np.isnan(values)
-        if not known.all():
-            values, which = values[known], which[known]
+        values, which = values[known], (self.which if which is None else which)[known]
         counts = np.bincount(which, minlength=len(self))
         sums = np.bincount(which, weights=values, minlength=len(self))
         return {name: float(sums[k] / counts[k]) for k, name in enumerate(self.names) if counts[k]}
@@ -377,17 +372,17 @@ class Groups:
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Size and range of each group, and no values yet."""
-        described = zip(self.names, self.ranges, self.sizes, strict=True)
         return {
-            name: {"size": int(size), "training_interactions": [*limits], "values": {}}
-            for name, limits, size in described
+            name: {"size": size, "training_interactions": [*limits], "values": {}}
+            for name, limits, size in zip(self.names, self.ranges, self.sizes, strict=True)
         }
 
 
 def user_groups(activity: IndexArray) -> Groups:
     """Thirds of the users by their training interactions; users with equally many stay together."""
     ascending = np.sort(activity)
-    return _cut(activity, [ascending[len(ascending) * third // 3] for third in (1, 2)], USER_GROUPS)
+    limits = [ascending[len(ascending) * third // 3] for third in (1, 2)]
+    return Groups(activity, limits, ("light", "medium", "heavy"))
 
 
 def item_groups(popularity: IndexArray) -> Groups:
@@ -395,13 +390,5 @@ def item_groups(popularity: IndexArray) -> Groups:
     ascending = np.sort(popularity)
     cumulated = np.cumsum(ascending)
     ends = np.searchsorted(cumulated, [cumulated[-1] / 3, 2 * cumulated[-1] / 3], side="right")
-    return _cut(popularity, [ascending[min(end, len(ascending) - 1)] for end in ends], ITEM_GROUPS)
-
-
-def _cut(values: IndexArray, limits: list[np.int64], names: tuple[str, ...]) -> Groups:
-    """Below the first limit, from there to below the second, and the rest."""
-    thirds = np.searchsorted(np.array(limits), values, side="right")
-    present, which = np.unique(thirds, return_inverse=True)
-    inside = [values[thirds == third] for third in present]
-    ranges = tuple((int(some.min()), int(some.max())) for some in inside)
-    return Groups(tuple(names[third] for third in present), ranges, which)
+    limits = [ascending[min(end, len(ascending) - 1)] for end in ends]
+    return Groups(popularity, limits, ("tail", "middle", "head"))
