@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from hdccf.console import note
 from hdccf.data.adjacency import IntArray
 from hdccf.data.columns import (
-    ALLOWED,
     BadTimeError,
     OpenTable,
     Table,
@@ -229,10 +228,7 @@ def _times(table: Table, column: str, source: str, time_format: str | None) -> N
     try:
         return to_microseconds(table.frame[column], source=source, time_format=time_format)
     except BadTimeError as bad:
-        raise SourceError(
-            f"{table.locate(bad.row)}, column {column!r}: {bad.value!r} is no time; {ALLOWED} are "
-            "read, and other orders with time_format= (--time-format), for example '%d/%m/%Y %H:%M'"
-        ) from bad
+        raise SourceError(f"{table.locate(bad.row)}, column {column!r}: {bad.value!r} {bad.fault}") from bad
 
 
 # -- SQL -----------------------------------------------------------------------------------------------------
