@@ -137,6 +137,8 @@ def test_zeros_and_small_numbers_are_of_every_unit(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "note: test: read 'time' as milliseconds since 1970\n"
     assert read(list(range(5))) == [position * 1_000_000 for position in range(5)]
     assert read([0, 0]) == [0, 0]
+    hours = [hour * 3_600_000_000 for hour in range(600)]  # since some start, not since 1970
+    assert read(hours) == [hour * 1_000 for hour in hours]
     assert read([-86_400_000, 1_600_000_000_000]) == [-86_400_000_000, 1_600_000_000_000_000]  # 1969
     assert read([20_240_517.0, 20_240_518.0])[1] - read(["2024-05-17"])[0] == 86_400_000_000
     capsys.readouterr()

@@ -230,11 +230,18 @@ def _from_numbers(times: pl.Series, source: str) -> NDArray[np.int64]:
     # That of the median, zeros apart, which are of every unit.
     filled = max(1, int(np.count_nonzero(values)))
     unit = sum(2 * int(np.count_nonzero(beyond(limit))) >= filled for limit in _LIMITS[:-1])
-    strange = beyond(_LIMITS[unit])
-    for coarser in range(unit):
-        first, end = (bound * 1_000**coarser for bound in _USUAL)
-        strange |= (values >= first) & (values < end)
-    _refuse_first(strange, times, f"is not in {_UNITS[unit]}, as most of this column are; give one unit")
+    first, end = _USUAL
+    usual = [(values >= first * 1_000**power) & (values < end * 1_000**power) for power in range(unit)]
+    coarser = np.logical_or.reduce(usual) if usual else np.zeros(len(values), np.bool_)
+    # Where as many lie between these and the usual years of the unit, all are counted from some start.
+    between = (values >= end) & (values < first * 1_000**unit) & ~coarser
+    if np.count_nonzero(between) >= np.count_nonzero(coarser):
+        coarser[:] = False
+    _refuse_first(
+        coarser | beyond(_LIMITS[unit]),
+        times,
+        f"is not in {_UNITS[unit]}, as most of this column are; give one unit",
+    )
     note(f"{source}: read {times.name!r} as {_UNITS[unit]} since 1970")
     whole = values.astype(np.int64)
     if np.array_equal(whole, values):

@@ -70,7 +70,8 @@ def read(
     time_format
         A strftime format for times in another order than ISO 8601, such as `"%d/%m/%Y %H:%M"`.
     drop_nulls
-        Leaves out rows without user, item or time, which are otherwise refused.
+        Leaves out rows without user, item, time or, where there is a `minimum_rating`, a finite rating; they
+        are otherwise refused.
     format
         `csv`, `tsv`, `jsonl` or `parquet`, where the file's name does not say so.
 
@@ -118,7 +119,7 @@ def to_interactions(
     needed = [name for role, name in columns.items() if role != "title" and (role != "rating" or filtering)]
     table = _without_nulls(table, needed, source, drop_nulls)
     if minimum_rating is not None:
-        table = _at_least(table, columns["rating"], minimum_rating, source)
+        table = _at_least(table, columns["rating"], minimum_rating, source, drop_nulls)
     if integer_ids:
         table = with_integers(table, [columns["user"], columns["item"]])
     times = _times(table, columns["time"], source, time_format) if "time" in columns else None
@@ -195,15 +196,26 @@ def _without_nulls(table: Table, needed: Sequence[str], source: str, drop: bool)
     return table.filter(~empty)
 
 
-def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
+def _at_least(table: Table, rating: str, minimum: float, source: str, drop: bool) -> Table:
     values = table.frame[rating]
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False) if values.dtype == pl.String else values
     if not (numbers.dtype.is_numeric() or numbers.dtype == pl.Boolean):
         raise SourceError(f"{source}: column {rating!r} holds {values.dtype}; a rating must be a number")
     _refuse_null(table, rating, numbers, "number; mend it, or give another rating=")
-    keep = numbers.cast(pl.Float64) >= minimum
+    numbers = numbers.cast(pl.Float64)
+    finite = numbers.is_finite()
+    if not (finite.all() or (drop and finite.any())):
+        row = int((~finite).arg_max() or 0)
+        raise SourceError(
+            f"{table.locate(row)}, column {rating!r}: {values[row]!r} is no finite number; mend it, or give "
+            "drop_nulls=True (--drop-nulls) to leave such rows out"
+        )
+    if not finite.all():
+        note(f"{source}: left out {int((~finite).sum()):,} rows whose {rating!r} is no finite number")
+    # NaN would count as the largest number.
+    keep = finite & (numbers >= minimum)
     if not keep.any():
-        highest = float(numbers.to_numpy().max())
+        highest = float(numbers.filter(finite).to_numpy().max())
         raise SourceError(f"{source}: no {rating!r} is at least {minimum:g}; the highest is {highest:g}")
     return table if keep.all() else table.filter(keep)
 
