@@ -26,7 +26,7 @@ from hdccf.data.columns import (
 )
 from hdccf.data.interactions import Interactions
 from hdccf.data.tables import open_frame, open_paths
-from hdccf.errors import SourceError, one_line
+from hdccf.errors import SourceError, one_line, without_secrets
 
 _FRAMES = "a path, a Polars or pandas data frame, an Arrow table, or a SciPy sparse matrix"
 _ROWS_AT_A_TIME = 100_000
@@ -286,10 +286,11 @@ def read_sql(
         frame = _from_postgres(query, uri)
     else:
         raise SourceError(
-            f"{_without_password(uri)!r} is no database that can be read; give sqlite:///file.db or postgresql://host/database"
+            f"{without_secrets(uri)!r} is no database that can be read; give sqlite:///file.db or "
+            "postgresql://host/database"
         )
     return to_interactions(
-        open_frame(frame, f"the query on {_without_password(uri)}"),
+        open_frame(frame, f"the query on {without_secrets(uri)}"),
         {"user": user, "item": item, "time": time, "rating": rating, "title": title},
         minimum_rating=minimum_rating,
         time_format=time_format,
@@ -300,7 +301,9 @@ def read_sql(
 def _from_sqlite(query: str, uri: str) -> pl.DataFrame:
     match = re.fullmatch(r"sqlite:///(.+)", uri)
     if match is None:
-        raise SourceError(f"{uri!r} names no file; give sqlite:///relative.db or sqlite:////absolute.db")
+        raise SourceError(
+            f"{without_secrets(uri)!r} names no file; give sqlite:///relative.db or sqlite:////absolute.db"
+        )
     path = Path(unquote(match[1]))
     if not path.is_file():
         raise SourceError(
@@ -328,9 +331,12 @@ def _from_postgres(query: str, uri: str) -> pl.DataFrame:
             with connection.cursor(name="hdccf") as cursor:
                 cursor.execute(query)
                 return _collect(cursor, query)
-    except psycopg.Error as cause:
-        where = _without_password(uri)
-        raise SourceError(f"the query on {where} failed ({one_line(cause)}): {one_line(query)}") from cause
+    except (psycopg.Error, ValueError) as cause:  # the latter for characters that no URI can hold
+        why = one_line(cause)
+        if _repeats_secret(why, uri):
+            why = f"{type(cause).__name__}, whose text is left out since it repeats a part of the password"
+        # Not from the cause, whose text a traceback would show.
+        raise SourceError(f"the query on {without_secrets(uri)} failed ({why}): {one_line(query)}") from None
 
 
 def _collect(cursor: Any, query: str) -> pl.DataFrame:
@@ -360,5 +366,8 @@ def _column(name: str, values: Sequence[Any]) -> pl.Series:
     return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
 
 
-def _without_password(uri: str) -> str:
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", uri)
+def _repeats_secret(text: str, uri: str) -> bool:
+    """Whether a message repeats a word of the password: libpq names a part that it cannot read."""
+    secrets = re.findall(r"://[^:]*:(.*)@", uri) + re.findall(r"pass[^=&]*=([^&]*)", uri, re.IGNORECASE)
+    words = re.findall(r"\w+", " ".join([*secrets, *map(unquote, secrets)]))
+    return any(re.search(rf"\b{word}\b", text) for word in words)
