@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import command_line
@@ -116,6 +117,7 @@ def test_debug_shows_the_traceback_as_well(run: Run, place: str) -> None:
         ),
         (OSError(28, "No space left on device", "/x"), 2, "No space left on device: /x"),
         (MemoryError(), 2, "not enough memory"),
+        (pl.exceptions.PanicException("out-of-range\ndate"), 2, r"Polars cannot .*\(out-of-range date\)"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
@@ -130,6 +132,21 @@ def test_an_unforeseen_error_is_one_line_too(
     assert ended == code
     assert err.count("\n") == 1
     assert pytest.RaisesExc(Exception, match=match).matches(Exception(err))
+
+
+def test_damaged_parquet_fills_no_screen(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pl.DataFrame({"user": range(5_000), "item": range(5_000)}).write_parquet(path, compression="uncompressed")
+    whole = path.read_bytes()
+    command = [str(Path(sys.executable).with_name("hdccf")), "data", "info", str(path)]
+    for start in range(4, 64, 4):
+        path.write_bytes(whole[:start] + b"\x7f\xff\x00\x80" + whole[start + 4 :])
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            break
+    assert done.returncode == 2
+    assert "backtrace:" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

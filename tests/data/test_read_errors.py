@@ -15,6 +15,9 @@ from hdccf.errors import SourceError
 GOOD = "user,item,rating,time\na,x,5,2020-01-01\nb,y,4,2020-01-02\n"
 LONG = "user,item\n" + "".join(f"u{row % 997},i{row % 991}\n" for row in range(5_000))
 
+_PACKED = gzip.compress(LONG.encode())
+SPOILT_GZIP = _PACKED[:200] + b"\xff" * 50 + _PACKED[250:]
+
 
 def parquet_bytes(folder: Path) -> bytes:
     path = folder / "whole.parquet"
@@ -157,6 +160,15 @@ BAD: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {},
         r"line 1, column 'ts': 'x' is no time",
     ),
+    "gzip with a wrong byte": ("log.csv.gz", SPOILT_GZIP, {}, r"log.csv.gz is truncated or damaged"),
+    "gzip of JSON with a wrong byte": ("log.jsonl", SPOILT_GZIP, {}, r"log.jsonl is truncated or damaged"),
+    "long field": (
+        "log.csv",
+        f"user,item\n{'a' * 140_000},x\nb,y\n",
+        {},
+        r"line 2: field larger than field limit",
+    ),
+    "NUL bytes": ("log.csv", b"\x00\x01\x02", {}, r"line 1: no separator"),
     "CSV that claims to be Parquet": ("log.parquet", GOOD, {}, r"log.parquet is truncated or damaged"),
     "empty Parquet": ("log.parquet", "", {}, r"log.parquet is empty"),
 }
@@ -199,6 +211,19 @@ def test_paths(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"user":1,"item":2}\n')
     with pytest.raises(SourceError, match="holds csv and jsonl files"):
         hdccf.read(tmp_path)
+
+
+def test_paths_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SourceError, match=r"aaa cannot be read \(.*File name too long"):
+        hdccf.read("a" * 5_000)
+    (tmp_path / "log.csv").write_text(GOOD)
+
+    def refuse(*_: Any) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    with pytest.raises(SourceError, match=r"log\.csv cannot be read \(Permission denied\)"):
+        hdccf.read(tmp_path / "log.csv")
 
 
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:

@@ -158,9 +158,12 @@ def _open(source: Any, text: TextOptions, kind: str | None) -> OpenTable | Inter
     if isinstance(source, Interactions):
         return source
     if isinstance(source, (str, Path)):
-        path = Path(source).expanduser()
-        is_saved = path.is_dir() and (path / "meta.json").is_file()
-        return Interactions.load(path) if is_saved else open_paths(str(source), text, kind)
+        try:
+            path = Path(source).expanduser()
+            is_saved = path.is_dir() and (path / "meta.json").is_file()
+            return Interactions.load(path) if is_saved else open_paths(str(source), text, kind)
+        except (OSError, RuntimeError) as cause:  # no permission, a name that is too long; no home folder
+            raise SourceError(f"{str(source)[:200]} cannot be read ({one_line(cause)[:200]})") from cause
     if isinstance(source, (pl.DataFrame, pl.LazyFrame)):
         return open_frame(source, "the data frame")
     if hasattr(source, "tocoo") and hasattr(source, "nnz"):
