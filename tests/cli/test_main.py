@@ -134,19 +134,22 @@ def test_an_unforeseen_error_is_one_line_too(
     assert pytest.RaisesExc(Exception, match=match).matches(Exception(err))
 
 
-def test_damaged_parquet_fills_no_screen(tmp_path: Path) -> None:
-    path = tmp_path / "log.parquet"
-    pl.DataFrame({"user": range(5_000), "item": range(5_000)}).write_parquet(path, compression="uncompressed")
-    whole = path.read_bytes()
-    command = [str(Path(sys.executable).with_name("hdccf")), "data", "info", str(path)]
-    for start in range(4, 64, 4):
-        path.write_bytes(whole[:start] + b"\x7f\xff\x00\x80" + whole[start + 4 :])
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            break
+def test_a_panic_of_polars_fills_no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import polars as pl\n"
+        "from hdccf.cli import data, main\n"
+        "late = pl.Series([2**31 - 1], dtype=pl.Int32).cast(pl.Date)\n"
+        "data._print_json = lambda _: late.cast(pl.Datetime('us'))\n"
+        "main(['data', 'list', '--json'])\n"
+    )
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 2
+    assert "panicked" in done.stderr
     assert "backtrace:" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: Polars cannot work with this data (out-of-range date)"
+    )
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -74,6 +74,13 @@ def test_sqlite_values_of_mixed_type(uri: str) -> None:
         hdccf.read_sql("select * from odd", uri)
 
 
+def test_bytes_beside_other_types(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hdccf.data.read._ROWS_AT_A_TIME", 1)
+    with pytest.raises(SourceError, match="a column of bytes beside other types") as caught:
+        hdccf.read_sql("select 1 as user, x'fffe' as item union all select 2, 3", uri)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [

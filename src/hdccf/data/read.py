@@ -357,8 +357,14 @@ def _collect(cursor: Any, query: str) -> pl.DataFrame:
     try:
         return pl.concat(portions, how="vertical_relaxed")
     except pl.exceptions.PolarsError:
+        pass
+    try:
         # A column of several types, as SQLite allows: as text all of its values can stand together.
         return pl.concat([portion.cast(pl.String) for portion in portions])
+    except pl.exceptions.PolarsError as cause:
+        raise SourceError(
+            f"the query gives a column of bytes beside other types ({one_line(cause)}); cast it to text"
+        ) from cause
 
 
 def _column(name: str, values: Sequence[Any]) -> pl.Series:
