@@ -23,7 +23,7 @@ from cosmic_ray.work_item import TestOutcome, WorkItem, WorkResult
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {
-    "losses/contrastive.py": "tests/test_losses.py tests/test_losses_numerics.py tests/models/test_factorization.py",
+    "losses/contrastive.py": "tests/test_losses.py tests/models/test_factorization.py",
     "losses/block.py": "tests/test_losses.py tests/test_losses_numerics.py tests/models/test_hdccf_pool.py",
     "losses/negatives.py": "tests/test_negatives.py tests/models/test_hdccf.py",
     "data/samplers.py": "tests/data tests/models/test_hdccf_pool.py",
