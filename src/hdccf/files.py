@@ -57,7 +57,7 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if path.exists():
             # A rename cannot replace a folder that is not empty: the old one is renamed first, and comes
             # back if the new one cannot take its place.
-            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}old-", dir=path.parent))
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old-", dir=path.parent))
             path.replace(aside)
             try:
                 temporary.replace(path)
