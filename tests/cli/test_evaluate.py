@@ -129,6 +129,9 @@ def test_a_kept_evaluation_is_used_until_something_changes(
     run.save_tensors(run.best, {"salt": torch.tensor(7)}, {"epoch": 0})
     assert call("compare", *both, "--seed", "1") == 0
     assert len(asked) == 3
+    monkeypatch.setattr("hdccf.evaluation.compare.CANDIDATE_FORMAT", "another rule for negatives")
+    assert call("compare", *both, "--seed", "1") == 0
+    assert len(asked) == 5
 
 
 def test_weights_of_another_seed_are_refused(

@@ -16,6 +16,7 @@ from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
+from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.evaluation.evaluation import Evaluation, Rank, evaluate, markdown_table, rich_table
 from hdccf.evaluation.significance import PairedTest, Values, bootstrap_intervals, holm, paired_tests
 from hdccf.models.base import Scorer
@@ -284,7 +285,7 @@ def evaluate_run(
         saved = Evaluation.load(folder)
         settings = {**asked, "protocols": [*asked["protocols"]], "ks": sorted(set(asked["ks"]))}
         del settings["memory"]  # which changes no number
-        settings |= {"split": run.split.fingerprint, "weights": digest}
+        settings |= {"split": run.split.fingerprint, "candidates": CANDIDATE_FORMAT, "weights": digest}
         if all(saved.settings.get(setting) == value for setting, value in settings.items()):
             return saved
     found = evaluate(run, run.split, **asked, progress=progress, rank=rank)
