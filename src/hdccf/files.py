@@ -94,6 +94,8 @@ def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
     try:
         yield
     finally:
+        # While it is still held: filelock notices a lock file that was removed meanwhile.
+        Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 

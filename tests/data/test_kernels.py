@@ -3,6 +3,7 @@
 import sys
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -40,6 +41,12 @@ def test_any_log_is_read_the_same(log: list[tuple[int, int, int]], time: str) ->
         }
     )
     assert_same(read(frame, 0, time=time), read(frame, 1 << 40, time=time))
+
+
+def test_more_ids_than_the_first_table_has_room_for() -> None:
+    ids = np.random.default_rng(0).permutation(70_000)
+    frame = pl.DataFrame({"user": ids, "item": ids[::-1] % 5}).cast(pl.String)
+    assert_same(read(frame, 0), read(frame, 1 << 40))
 
 
 def test_without_numba_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,6 +338,8 @@ def test_histories_are_causal_and_weighted_as_documented() -> None:
     every = {(user, cut) for user in range(11) for cut in range(1, len(data.by_user.of(user)))}
     assert cuts_seen <= every
     assert len(cuts_seen) > 0.8 * len(every)
+    # The last item is a positive as often as any other.
+    assert len({(user, len(data.by_user.of(user)) - 1) for user in range(11)} & cuts_seen) >= 7
 
 
 def test_a_cut_takes_the_last_items_before_it() -> None:

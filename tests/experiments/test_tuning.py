@@ -18,12 +18,14 @@ from graphs import small_split
 from hdccf.config import Real, Space, Variant
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, TrainingError
+from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments import tuning
 from hdccf.experiments.figures import draw_history, draw_importance, importances
 from hdccf.experiments.studies import Budget, Question, StudyFile
 from hdccf.experiments.tuning import read_origin, trials_table, tune, write_best
 from hdccf.models import MODELS
 from hdccf.models.hdccf.settings import HDCCF, PRESETS
+from hdccf.training.fit import fit
 from training import CutOff
 
 SMALL = {"epochs": 3, "evaluate_every": 1, "block_users": 16, "embedding_dim": 4}
@@ -78,6 +80,18 @@ def test_the_best_of_n_trials_is_written_and_the_published_settings_are_the_firs
     # What was spent stays spent in a second call.
     again = tune(split, asked, Budget(6, 5), study=place, out=out)
     assert again == found
+
+
+@pytest.mark.parametrize("model", ["ease", "als"])
+def test_closed_form_models_are_tuned_on_validation(split: Split, model: str, place: str, out: Path) -> None:
+    found = tune(split, question(split, model), Budget(1, 5), study=place, out=out)
+    fitted = fit(split, MODELS[model].settings(**found.settings))
+    on = {
+        part: Ranker(split, part).measure(fitted, ("ndcg@10",), ("sampled",))["sampled"]["ndcg@10"]
+        for part in ("validation", "test")
+    }
+    assert found.value == pytest.approx(on["validation"])
+    assert found.value != pytest.approx(on["test"], rel=1e-3)
 
 
 def test_the_value_is_that_of_the_best_epoch(split: Split, place: str, out: Path) -> None:

@@ -184,12 +184,12 @@ def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
     for name, least in (("users", users), ("items", items)):
         if least < 0:
             raise ConfigError(f"{name}={least} is impossible in a k-core; give 0 (no limit) or more")
-    rows, weak = np.arange(len(data)), True
+    rows, of_user, of_item, weak = np.arange(len(data)), data.users, data.items, True
     while weak:
-        of_user, of_item = data.users[rows], data.items[rows]
         strong = (np.bincount(of_user) >= users)[of_user] & (np.bincount(of_item) >= items)[of_item]
         weak = not strong.all()
-        rows = rows[strong]
+        if weak:
+            rows, of_user, of_item = rows[strong], of_user[strong], of_item[strong]
     if not len(rows):
         raise DataError(
             f"nothing is left of {len(data):,} pairs in the core of {users} items a user and {items} users "
