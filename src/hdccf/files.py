@@ -84,7 +84,7 @@ def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as cause:
-        message = f"another process is writing into {folder}; wait for it, or choose another --out"
+        message = f"another process is writing into {folder}; wait for it, or take another folder"
         raise error(message) from cause
     except OSError as cause:
         raise error(f"{folder} could not be written ({cause}); check the folder") from cause
