@@ -1,6 +1,7 @@
 """Bad input: one line that names file, line and column, and says what to do; nothing is written."""
 
 import gzip
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,31 @@ def test_rows_keep_their_lines_after_a_filter(tmp_path: Path) -> None:
 def test_a_rating_without_a_minimum_is_remarked(capsys: pytest.CaptureFixture[str]) -> None:
     hdccf.read(pl.DataFrame({"user": [1, 2], "item": [1, 2], "stars": [1, 2]}), rating="stars")
     assert "every row counts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "polars", "pandas", "sql"])
+def test_ratings_that_are_not_finite(kind: str, bad: float, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3], "rating": [5.0, bad, 4.0]})
+    options: dict[str, Any] = {"minimum_rating": 3}
+    reader, source = hdccf.read, tmp_path / f"log.{kind}"
+    if kind == "csv":
+        frame.write_csv(source)
+    elif kind == "jsonl":
+        source.write_text("".join(f'{{"user":{u},"item":{i},"rating":"{r}"}}\n' for u, i, r in frame.rows()))
+    elif kind == "parquet":
+        frame.write_parquet(source)
+    elif kind != "sql":
+        source = frame if kind == "polars" else frame.to_pandas()  # type: ignore[assignment]
+    else:
+        # SQLite itself keeps NaN as null.
+        rows = " union all ".join(
+            f"select {u} as user, {u} as item, '{r}' as rating" for u, _, r in frame.rows()
+        )
+        sqlite3.connect(tmp_path / "shop.db").close()
+        reader, source = hdccf.read_sql, rows  # type: ignore[assignment]
+        options["uri"] = f"sqlite:///{tmp_path}/shop.db"
+    place = {"csv": "line 3", "jsonl": "line 2"}.get(kind, "row 2")
+    with pytest.raises(SourceError, match=rf"{place}(, column 'rating': .*no finite number|: missing value)"):
+        reader(source, **options)
+    assert reader(source, **options, drop_nulls=True).user_ids.to_list() == [1, 3]
