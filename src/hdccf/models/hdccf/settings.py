@@ -37,6 +37,7 @@ _ATTENTION_START: dict[str, Any] = {
 _TIME_BLIND: dict[str, Any] = {
     "user_vector": "free",
     "start": "random",
+    "learning_rate": 4e-3,
     "embedding_dim": 64,
     "temperature": 0.12,
     "user_side": 0.0,
@@ -68,10 +69,10 @@ class HDCCF(BlockSettings):
     0.15
     """
 
-    # Blocks make steps so cheap that an epoch is short, hence more of them between looks, and larger steps.
+    # Blocks make steps so cheap that an epoch is short, hence more of them between evaluations.
     epochs: int = Field(default=120, ge=1)
     """Passes over the users (`block`) or the pairs at most; early stopping usually ends before."""
-    learning_rate: float = Field(default=4e-3, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
     """Step size; too large and the loss jumps, too small and early stopping comes before the best."""
     evaluate_every: int = Field(default=5, ge=1)
     """Epochs between evaluations on the validation part."""
