@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint types imports unit bench fuzz format clean
+.PHONY: setup demo test lint types imports unit bench fuzz mutants format clean
 
 setup: $(READY)
 
@@ -48,6 +48,11 @@ unit: setup
 MINUTES ?= 5
 fuzz: setup
 	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
+
+# Random changes to the code that the tests must notice; survivors are listed in results/mutants.md (half an hour).
+mutants: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	$(BIN)/python tools/mutants.py --out results/mutants.md
 
 bench: setup
 	$(BIN)/python benchmarks/guard.py

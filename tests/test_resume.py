@@ -223,7 +223,7 @@ def test_a_signal_saves_and_says_how_to_go_on(whole: Path, tmp_path: Path, numbe
 def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path: Path) -> None:
     process = started(tmp_path / "run")
     try:
-        refused = r"^another process is writing into .*run; wait for it, or choose another --out$"
+        refused = r"^another process is writing into .*run; wait for it, or take another folder$"
         with pytest.raises(RunError, match=refused):
             resume(tmp_path / "run")
         with pytest.raises(RunError, match=refused):

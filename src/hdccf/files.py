@@ -55,9 +55,9 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if path.exists() and not overwrite:
             raise HdccfError(f"{path} was created by another process meanwhile; choose another folder")
         if path.exists():
-            # A rename cannot replace a folder that is not empty: the old one steps aside first, and comes
+            # A rename cannot replace a folder that is not empty: the old one is renamed first, and comes
             # back if the new one cannot take its place.
-            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}old-", dir=path.parent))
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old-", dir=path.parent))
             path.replace(aside)
             try:
                 temporary.replace(path)
@@ -84,7 +84,7 @@ def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as cause:
-        message = f"another process is writing into {folder}; wait for it, or choose another --out"
+        message = f"another process is writing into {folder}; wait for it, or take another folder"
         raise error(message) from cause
     except OSError as cause:
         raise error(f"{folder} could not be written ({cause}); check the folder") from cause
@@ -94,6 +94,8 @@ def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
     try:
         yield
     finally:
+        # While it is still held: filelock notices a lock file that was removed meanwhile.
+        Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 

@@ -11,7 +11,9 @@ import torch
 import hdccf
 from command_line import call, error_of
 from hdccf.data.interactions import Interactions
+from hdccf.errors import RunError
 from hdccf.evaluation import Evaluation
+from hdccf.files import locked
 from hdccf.recommend.run_folder import RunFolder
 
 
@@ -129,6 +131,28 @@ def test_a_kept_evaluation_is_used_until_something_changes(
     run.save_tensors(run.best, {"salt": torch.tensor(7)}, {"epoch": 0})
     assert call("compare", *both, "--seed", "1") == 0
     assert len(asked) == 3
+    monkeypatch.setattr("hdccf.evaluation.compare.CANDIDATE_FORMAT", "another rule for negatives")
+    assert call("compare", *both, "--seed", "1") == 0
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report"])
+def test_a_run_that_another_process_writes_is_refused_before_it_is_ranked(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("hdccf.evaluation.compare.evaluate", lambda *_, **__: pytest.fail("ranked"))
+    with locked(Path(runs["popular"]), RunError):
+        assert "another process is writing into" in error_of(capsys, command, runs["popular"])
+
+
+def test_a_report_of_kept_figures_is_not_written_beside_another_process(
+    runs: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs["popular"]
+    assert call("report", run) == 0
+    with locked(Path(run), RunError):
+        assert "another process is writing into" in error_of(capsys, "report", run, "--overwrite")
+        assert call("report", run, "--out", f"{run}.html") == 0
 
 
 def test_weights_of_another_seed_are_refused(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from graphs import random_interactions, small_split
+from hdccf import checkpoint
 from hdccf.cli import app
 from hdccf.config import Cluster, FitOptions
 from hdccf.data.split import leave_one_out
@@ -24,8 +25,10 @@ from hdccf.distributed.store import Store, write_store
 from hdccf.distributed.worker import newest, seal
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.candidates import frozen_candidates
+from hdccf.files import locked
 from hdccf.models import MODELS
 from hdccf.models.factorization import BPR
+from hdccf.recommend.run_folder import RunFolder
 
 # -- the store -----------------------------------------------------------------------------------------------
 
@@ -211,6 +214,27 @@ def test_models_that_train_alone_are_refused() -> None:
                 driver.check(entry.settings())
     with pytest.raises(ConfigError, match="'irgan' learns beside the model"):
         driver.check(BPR(sampler="irgan"))
+
+
+def test_a_second_driver_is_refused_before_it_writes(tmp_path: Path) -> None:
+    out, options = tmp_path / "run", FitOptions(cluster=Cluster(workers=1))
+    run = RunFolder.create(out, BPR(), small_split(), 0, options, {})
+    with locked(out, RunError):
+        with pytest.raises(RunError, match="another process is writing into"):
+            driver.fit(small_split(), BPR(), seed=0, out=out, options=options)
+        with pytest.raises(RunError, match="another process is writing into"):
+            driver.resume(run)
+    assert not (out / "ray").exists()
+
+
+def test_a_checkpoint_of_other_settings_is_refused_before_workers_start(tmp_path: Path) -> None:
+    options = FitOptions(cluster=Cluster(workers=1))
+    run = RunFolder.create(tmp_path / "run", BPR(), small_split(), 0, options, {})
+    kept = run.path / "ray" / "attempt-1" / "checkpoint"
+    checkpoint.save(kept / "checkpoint.safetensors", {}, {"run": "of another"})
+    seal(kept, 1)
+    with pytest.raises(RunError, match="written with other settings"):
+        driver.resume(run)
 
 
 def test_more_workers_than_pairs_are_refused(tmp_path: Path) -> None:

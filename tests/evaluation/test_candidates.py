@@ -13,23 +13,24 @@ from hdccf.evaluation import candidates
 from hdccf.evaluation.candidates import Candidates, draw, frozen_candidates
 
 
-def touched(split: Split, user: int) -> set[int]:
-    parts = (split.train, split.validation, split.test)
+def touched(split: Split, user: int, part: str = "test") -> set[int]:
+    parts = (split.train, split.validation, split.test)[: 3 if part == "test" else 2]
     return {int(item) for part in parts for item in part.by_user.of(user)}
 
 
+@pytest.mark.parametrize("part", ["validation", "test"])
 @pytest.mark.parametrize("weighting", ["uniform", "popularity"])
 @pytest.mark.parametrize(("n_items", "train"), [(400, (3, 30)), (40, (3, 36)), (25, (20, 23))])
 def test_untouched_without_repeats_and_as_many_as_there_are(
-    weighting: str, n_items: int, train: tuple[int, int]
+    weighting: str, n_items: int, train: tuple[int, int], part: str
 ) -> None:
     split = world(60, n_items, seed=n_items, train=train)
     users = np.arange(60)
-    drawn = draw(split, users, 20, weighting, np.random.default_rng(0))
+    drawn = draw(split, part, users, 20, weighting, np.random.default_rng(0))
     seen = set(split.train.items.tolist())
     for user in range(60):
         row = drawn[user][drawn[user] >= 0].tolist()
-        allowed = set(range(n_items)) - touched(split, user)
+        allowed = set(range(n_items)) - touched(split, user, part)
         if weighting == "popularity":
             allowed &= seen
         assert len(row) == len(set(row)) == min(20, len(allowed))
@@ -37,12 +38,31 @@ def test_untouched_without_repeats_and_as_many_as_there_are(
         assert row == sorted(row)
 
 
+def test_validation_negatives_do_not_tell_the_test_item() -> None:
+    # With as many negatives as there are, a test item that is never drawn would be known.
+    split = world(60, 40, seed=0)
+    drawn = frozen_candidates(split, "validation", negatives=40, folder=None)
+    for user, item in zip(split.test.users.tolist(), split.test.items.tolist(), strict=True):
+        assert item in drawn.of(np.array([user]))[0]
+
+
+def test_negatives_that_an_earlier_rule_drew_are_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = world(30, 50, seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(candidates, "CANDIDATE_FORMAT", "hdccf-candidates-1")
+        frozen_candidates(split, "validation", negatives=10, folder=tmp_path)
+    frozen_candidates(split, "validation", negatives=10, folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def _inclusion(split: Split, wanted: int, weighting: str, repeats: int) -> np.ndarray:
     """How often each item is among the negatives of user 0."""
     counts = np.zeros(split.n_items)
     rng = np.random.default_rng(1)
     for _ in range(repeats):
-        row = draw(split, np.array([0]), wanted, weighting, rng)[0]
+        row = draw(split, "test", np.array([0]), wanted, weighting, rng)[0]
         counts[row[row >= 0]] += 1
     return counts / repeats
 
@@ -88,7 +108,7 @@ def test_items_are_drawn_as_often_as_drawing_one_after_another(
 def test_rejection_and_list_can_share_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "_ROUNDS", 1)
     split = world(40, 60, seed=3, train=(5, 8))
-    drawn = draw(split, np.arange(40), 24, "popularity", np.random.default_rng(0))
+    drawn = draw(split, "test", np.arange(40), 24, "popularity", np.random.default_rng(0))
     for user in range(40):
         row = drawn[user].tolist()
         assert -1 not in row

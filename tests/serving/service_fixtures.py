@@ -54,7 +54,7 @@ def serving(run: Path) -> Iterator[Serving]:
 
         def start(path: Path | None = None, **values: Any) -> TestClient:
             app = create_app(path or run, ServeSettings(**values))
-            return stack.enter_context(TestClient(app, raise_server_exceptions=False))
+            return stack.enter_context(TestClient(app, "http://localhost", raise_server_exceptions=False))
 
         yield start
 

@@ -22,7 +22,7 @@ pytest_plugins = ["service_fixtures"]
 def described(run: Path, tmp_path_factory: pytest.TempPathFactory) -> BaseSchema:
     file = tmp_path_factory.mktemp("key") / "key"
     file.write_text(KEY)
-    app = create_app(run, ServeSettings(api_key_file=file))
+    app = create_app(run, ServeSettings(api_key_file=file, allowed_hosts=("testserver",)))
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 

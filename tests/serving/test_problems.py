@@ -254,3 +254,23 @@ def test_settings_are_checked(tmp_path: Path, run: Path) -> None:
     assert ServeSettings().is_local
     assert ServeSettings(host="::1").is_local
     assert not ServeSettings(host="0.0.0.0").is_local
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "a b", "[::1"]
+)
+def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
+    found = problem(client.get("/v1/page/runs", headers={"Host": host}), 421)
+    assert "--allow-host" in found["detail"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost:8000", "LOCALHOST", "127.0.0.1:1", "[::1]:8000", "recs.example.", "Bound"]
+)
+def test_addresses_and_known_names_are_no_foreign_hosts(serving: Serving, host: str) -> None:
+    client = serving(host="bound", allowed_hosts=("Recs.example",))
+    assert client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+def test_every_host_can_be_allowed(serving: Serving) -> None:
+    assert serving(allowed_hosts=("*",)).get("/healthz", headers={"Host": "any.example"}).status_code == 200

@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -125,7 +126,7 @@ def test_a_hangup_takes_a_new_model_and_slow_bodies_are_given_up(
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as half:
             half.sendall(
-                b"POST /v1/score HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 b"Content-Length: 100\r\n\r\n{"
             )
             answer = half.makefile("rb").read()
@@ -133,6 +134,57 @@ def test_a_hangup_takes_a_new_model_and_slow_bodies_are_given_up(
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["status"] == 408
         server.process.send_signal(signal.SIGINT)
         assert server.ends() == 0
+
+
+def send(address: str, data: bytes) -> bytes:
+    """What a server answers to these bytes, until it closes the connection."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(data)
+        answer = b""
+        with suppress(ConnectionError):
+            while more := connection.recv(1 << 16):
+                answer += more
+        return answer
+
+
+def test_rude_clients_are_cut_off(run: Path, key_file: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("timeout_seconds = 1.0\n")
+    start = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+    with started(run, "--config", str(config), "--api-key-file", str(key_file)) as server:
+        address = server.address()
+        kept_open = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for half in (b"", b"\r\n", start, kept_open + start):
+            began = time.monotonic()
+            answer = send(address, half)
+            assert 0.5 < time.monotonic() - began < 10
+            assert (b" 408 " in answer) == (half in (b"\r\n", start))
+        # A body that nobody waits for, as its key is missing.
+        late = send(address, b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        assert late.startswith(b"HTTP/1.1 401 ")
+
+        used = processor_seconds(server.process.pid)
+        for large in (
+            b"X-A: " + b"a" * (60 << 20),
+            b"X-A: a\r\n" * (1 << 20),
+            b"X-A: " + b"a" * 70_000 + b"\r\n\r\n",
+        ):
+            answer = send(address, start + large)
+            assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert processor_seconds(server.process.pid) - used < 0.5
+        assert send(address, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+        assert httpx2.get(f"{address}/v1/page/run").status_code == 401
+        assert httpx2.get(f"{address}/healthz").status_code == 200
+        assert "Traceback" not in "".join(server.lines)
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(

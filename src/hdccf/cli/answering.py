@@ -150,6 +150,7 @@ _FLAGS = {
     "host": Flag(metavar="ADDRESS"),
     "port": Flag(metavar="N"),
     "api_key_file": Flag(metavar="FILE", panel=_ACCESS),
+    "allowed_hosts": Flag("--allow-host", metavar="NAME", panel=_ACCESS),
     "cors_origins": Flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
     "watch": Flag("--watch"),
 }

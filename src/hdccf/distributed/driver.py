@@ -26,7 +26,7 @@ from hdccf.distributed import worker
 from hdccf.distributed.store import Store, file_system_of, write_store
 from hdccf.distributed.worker import BEST, METRICS, STATE, fetched, newest
 from hdccf.errors import ConfigError, RunError, TrainingError
-from hdccf.files import write_json
+from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder
@@ -67,14 +67,15 @@ def fit(
             settings, split.train, generator_for(seed, "initial values")
         )
         about = {**about, "init_from": start_from(model, name_of(settings), split.train, init_from)}
-    run = RunFolder.create(Path(out), settings, split, seed, options, about)
-    place = storage_of(run, cluster)
-    protocol = parse_metric(settings.validation_metric)[0] if isinstance(settings, TrainingSettings) else ""
-    write_store(split, f"{place}/store", candidates=protocol == "sampled")
-    if model is not None:
-        with checkpoint.explained(run.path):
+    with locked(Path(out), RunError):
+        run = RunFolder.create(Path(out), settings, split, seed, options, about)
+        place, protocol = storage_of(run, cluster), ""
+        if isinstance(settings, TrainingSettings):
+            protocol, _ = parse_metric(settings.validation_metric)
+        write_store(split, f"{place}/store", candidates=protocol == "sampled")
+        if model is not None:
             checkpoint.save(run.path / _START / "start.safetensors", model.state_dict(), {})
-    return _train(run, cluster, progress)
+        return _train(run, cluster, progress)
 
 
 def resume(run: RunFolder, *, progress: bool = False) -> Recommender:
@@ -83,11 +84,12 @@ def resume(run: RunFolder, *, progress: bool = False) -> Recommender:
         return load_run(run.path)
     cluster = _cluster_of(run.options)
     place = f"{storage_of(run, cluster)}/store"
-    try:
-        Store(place)
-    except RunError:
-        write_store(run.split(), place)  # killed before it was whole
-    return _train(run, cluster, progress)
+    with locked(run.path, RunError):
+        try:
+            Store(place)
+        except RunError:
+            write_store(run.split(), place)  # killed before it was whole
+        return _train(run, cluster, progress)
 
 
 def check(settings: Settings) -> None:
@@ -124,15 +126,19 @@ def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:
 def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
     """One call of Ray Train, from the newest checkpoint to the end."""
     place, gpu = storage_of(run, cluster), run.options.device != "cpu"
-    warm = run.path / _START
+    warm, start = run.path / _START, newest(place)
+    if start is not None:
+        with fetched(start) as kept:
+            run.load_tensors(kept / STATE)  # refuses one of other settings before workers start
     configuration = {
+        "run": run.fingerprint,
         "model": run.model,
         "settings": resolved_settings(run),
         "seed": run.seed,
         "options": {**run.options.model_dump(), "cluster": None},
         "threads": run.options.threads or 1,
         "store": f"{place}/store",
-        "start": newest(place),
+        "start": start,
         "warm": str(warm) if warm.exists() else None,
         "progress": progress,
     }
@@ -197,9 +203,10 @@ def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], valid
     if last is None:
         raise RunError(f"no whole checkpoint is in {storage_of(run, cluster)}; train again")
     with fetched(last) as folder:
-        for name in (BEST, METRICS, STATE):
-            shutil.copyfile(folder / name, run.path / name)
-    _, facts = checkpoint.load(run.checkpoint)
+        shutil.copyfile(folder / METRICS, run.path / METRICS)
+        run.save_tensors(run.best, *run.load_tensors(folder / BEST))
+        tensors, facts = run.load_tensors(folder / STATE)
+    run.save_tensors(run.checkpoint, tensors, facts)
     result = result_of(TrainingState.from_json(facts["state"]), validated)
     write_json(run.path / "workers.json", found["workers"])
     if found["profile"] is not None:

@@ -17,7 +17,6 @@ import ray
 import torch
 from ray.util import ActorPool
 
-from hdccf import checkpoint
 from hdccf.console import progress_bar
 from hdccf.distributed.driver import DATA_PARALLEL, connected, resolved_settings, storage_of
 from hdccf.distributed.store import Shard, Store, write_store
@@ -131,7 +130,7 @@ def map_shards(
 ) -> Iterator[Any]:
     """What a method of `ShardModel` returns for each tuple of arguments, in their order."""
     about = {"model": run.model, "settings": resolved_settings(run), "seed": run.seed}
-    tensors, _ = checkpoint.load(run.best)
+    tensors, _ = run.load_tensors(run.best)
     weights = ray.put({name: tensor.numpy() for name, tensor in tensors.items()})
     actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(ShardModel)
     actors = [actor.remote(store.path, about, weights, wanted) for _ in range(cluster.workers)]

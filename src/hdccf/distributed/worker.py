@@ -52,7 +52,7 @@ def run_worker(config: dict[str, Any]) -> dict[str, Any]:
     model: Any = entry.build(settings, data.pairs(), generator_for(config["seed"], "initial values"))
     model.to(device)
     model.process_group = group
-    store = RayCheckpointStore(group.rank, config["start"])
+    store = RayCheckpointStore(group.rank, config["start"], config["run"])
     if config["warm"] is not None:
         with fetched(config["warm"]) as folder:
             checkpoint.fill(model, checkpoint.load(folder / "start.safetensors")[0], folder)
@@ -179,9 +179,12 @@ Tensors = dict[str, Tensor]
 class RayCheckpointStore(CheckpointStore):
     """The checkpoint store of a worker: rank 0 writes, all ranks report, and all read at the start."""
 
-    def __init__(self, rank: int, start: str | None) -> None:
-        """`start` is a checkpoint of an earlier call to resume from, unless Ray has one of this call."""
-        self.rank, self._start = rank, start
+    def __init__(self, rank: int, start: str | None, run: str) -> None:
+        """`start` is a checkpoint of an earlier call to resume from, unless Ray has one of this call.
+
+        `run` is the fingerprint that checkpoints of the run carry.
+        """
+        self.rank, self._start, self._run = rank, start, run
         self._scratch = tempfile.TemporaryDirectory(prefix="hdccf-worker-")
         self._folder = Path(self._scratch.name)
         self._records: list[dict[str, Any]] = []
@@ -208,7 +211,7 @@ class RayCheckpointStore(CheckpointStore):
         if self.rank != 0:
             train.report(shown, checkpoint=None)
             return
-        checkpoint.save(self._folder / STATE, tensors, facts)
+        checkpoint.save(self._folder / STATE, tensors, {**facts, "run": self._run})
         lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in self._records)
         (self._folder / METRICS).write_text(lines, encoding="utf-8")
         # Epochs are many steps long: this orders checkpoints whatever an epoch's number of steps.
@@ -217,7 +220,7 @@ class RayCheckpointStore(CheckpointStore):
 
     def save_best(self, tensors: Tensors, epoch: int) -> None:
         if self.rank == 0:
-            checkpoint.save(self._folder / BEST, tensors, {"epoch": epoch})
+            checkpoint.save(self._folder / BEST, tensors, {"epoch": epoch, "run": self._run})
 
     def load_best(self, device: torch.device) -> Tensors | None:
         best = self._folder / BEST

@@ -1,7 +1,8 @@
 """Evaluation queries (users, held-out and excluded items) and the frozen negatives of sampled ranking.
 
-Negatives are items that the user has in no part of the split, without repeats, uniform or by popularity. They
-are drawn once from a seed and cached on disk, so that every model is ranked against the same ones.
+Negatives are items that the user has not touched up to and including the evaluated part, without repeats,
+uniform or by popularity. In validation a test item can be one: leaving it out would tell what comes later.
+They are drawn once from a seed and cached on disk, so that every model is ranked against the same ones.
 Rejection sampling draws exactly from what remains; users with few items left are drawn from an explicit list,
 with the same probabilities.
 """
@@ -104,7 +105,8 @@ WEIGHTINGS = ("uniform", "popularity")
 CACHE = Path("cache")
 """Placeholder for the folder in the user's cache, which is looked up when needed."""
 
-_FORMAT = "hdccf-candidates-1"
+CANDIDATE_FORMAT = "hdccf-candidates-2"
+"""Changes with the rule by which negatives are drawn; kept ones of another rule are not used."""
 _ROUNDS = 30
 """Rounds of rejection sampling before the remaining users are drawn from a list."""
 _CELLS_AT_ONCE = 2_000_000
@@ -143,16 +145,15 @@ def frozen_candidates(
     if seed < 0:
         raise EvaluationError(f"seed={seed} is negative; use 0 or more")
     users = np.unique(split.part(part).users).astype(np.int64)
-    named = {"split": split.fingerprint, "part": part, "negatives": str(negatives)}
-    named |= {"weighting": weighting, "seed": str(seed)}
-    labels = {"format": _FORMAT, **named}
+    labels = {"format": CANDIDATE_FORMAT, "split": split.fingerprint, "part": part}
+    labels |= {"negatives": str(negatives), "weighting": weighting, "seed": str(seed)}
     path = None
     if folder is not None:
         path = cache_home() / "candidates" if folder is CACHE else Path(folder)
-        path /= f"{'-'.join(named.values())}.safetensors"
+        path /= f"{'-'.join(labels.values())}.safetensors"
         if path.exists():
             return Candidates(users, _read(path, labels, (len(users), negatives)))
-    drawn = draw(split, users, negatives, weighting, np.random.default_rng(seed))
+    drawn = draw(split, part, users, negatives, weighting, np.random.default_rng(seed))
     if path is not None:
         try:
             with atomic_file(path) as temporary:
@@ -182,10 +183,10 @@ def _checksum(negatives: NDArray[np.int32]) -> str:
 
 
 def draw(
-    split: Split, users: IndexArray, negatives: int, weighting: str, generator: np.random.Generator
+    split: Split, part: str, users: IndexArray, negatives: int, weighting: str, generator: np.random.Generator
 ) -> NDArray[np.int32]:
-    """Up to `negatives` items for each of `users` (ascending) that are in none of their parts."""
-    observed, n_items = _observed_keys(split), split.n_items
+    """Up to `negatives` items for each of `users` (ascending) that they have not touched up to `part`."""
+    observed, n_items = _observed_keys(split, part), split.n_items
     weights = np.ones(n_items)
     if weighting == "popularity":
         weights = np.bincount(split.train.items, minlength=n_items).astype(np.float64)
@@ -208,11 +209,11 @@ def draw(
     return table
 
 
-def _observed_keys(split: Split) -> IndexArray:
-    """user · n_items + item of every pair in any part, ascending; a pair in two parts is refused."""
+def _observed_keys(split: Split, part: str) -> IndexArray:
+    """user · n_items + item of every pair up to `part`, ascending; a pair in two parts is refused."""
     parts: tuple[Interactions, ...] = (split.train, split.validation, split.test)
-    keys = np.concatenate([part.users.astype(np.int64) * split.n_items + part.items for part in parts])
-    keys.sort()
+    of_part = [each.users.astype(np.int64) * split.n_items + each.items for each in parts]
+    keys = np.sort(np.concatenate(of_part))
     twice = np.flatnonzero(keys[1:] == keys[:-1])
     if len(twice):
         user, item = divmod(int(keys[twice[0]]), split.n_items)
@@ -221,7 +222,7 @@ def _observed_keys(split: Split) -> IndexArray:
             f"{split.train.user_ids[user]!r}, item {split.train.item_ids[item]!r}; a held-out pair must "
             "not be in training: split the data again"
         )
-    return keys
+    return keys if part == "test" else np.sort(np.concatenate(of_part[:2]))
 
 
 def _draw_and_reject(

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -16,8 +18,10 @@ from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
+from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.evaluation.evaluation import Evaluation, Rank, evaluate, markdown_table, rich_table
 from hdccf.evaluation.significance import PairedTest, Values, bootstrap_intervals, holm, paired_tests
+from hdccf.files import locked
 from hdccf.models.base import Scorer
 
 if TYPE_CHECKING:
@@ -284,15 +288,18 @@ def evaluate_run(
         saved = Evaluation.load(folder)
         settings = {**asked, "protocols": [*asked["protocols"]], "ks": sorted(set(asked["ks"]))}
         del settings["memory"]  # which changes no number
-        settings |= {"split": run.split.fingerprint, "weights": digest}
+        settings |= {"split": run.split.fingerprint, "candidates": CANDIDATE_FORMAT, "weights": digest}
         if all(saved.settings.get(setting) == value for setting, value in settings.items()):
             return saved
-    found = evaluate(run, run.split, **asked, progress=progress, rank=rank)
-    found.settings["weights"] = digest
-    try:
-        found.save(folder, overwrite=True)
-    except OSError as cause:
-        note(f"the evaluation could not be kept in {folder} ({cause.strerror})")
+    # Somebody else's run can be evaluated as well, where nothing may be written.
+    writable = os.access(folder.parents[2], os.W_OK)
+    with locked(Path(run.path), EvaluationError) if writable else nullcontext():
+        found = evaluate(run, run.split, **asked, progress=progress, rank=rank)
+        found.settings["weights"] = digest
+        try:
+            found.save(folder, overwrite=True)
+        except OSError as cause:
+            note(f"the evaluation could not be kept in {folder} ({cause.strerror})")
     return found
 
 

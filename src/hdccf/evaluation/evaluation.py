@@ -15,7 +15,7 @@ from hdccf.config import EvaluationOptions
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
-from hdccf.evaluation.candidates import CACHE, IndexArray, Queries
+from hdccf.evaluation.candidates import CACHE, CANDIDATE_FORMAT, IndexArray, Queries
 from hdccf.evaluation.metrics import ListMetrics, Lists, Ranks, Values, item_groups, user_groups
 from hdccf.evaluation.ranking import Ranker, Ranking, check_protocols
 from hdccf.files import atomic_directory, write_json
@@ -301,6 +301,7 @@ def evaluate(
         "beyond_accuracy": beyond_accuracy,
         "similarity_users": similarity_users,
         "split": split.fingerprint,
+        "candidates": CANDIDATE_FORMAT,
     }
     return Evaluation(results.values, results.frame(), results.group_values, facts, settings)
 

@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hdccf.errors import ConfigError, DataError
+from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.evaluation.compare import evaluate_run
 from hdccf.evaluation.evaluation import Evaluation
-from hdccf.files import atomic_file
+from hdccf.files import atomic_file, locked
 from hdccf.recommend.lens import GRID, density, estimate
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder, data_facts, facts_of, settings_table
@@ -28,7 +29,11 @@ def write_report(known: Recommender, out: Path, *, overwrite: bool = False, prog
         # Before the evaluation, which may take minutes.
         raise ConfigError(f"{out} exists; choose another --out, or replace it with --overwrite")
     text = report(known, progress=progress)
-    with atomic_file(out, overwrite=overwrite) as temporary:
+    inside = out.parent.resolve() == known.path.resolve()
+    with (
+        locked(known.path, RunError) if inside else nullcontext(),
+        atomic_file(out, overwrite=overwrite) as temporary,
+    ):
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -30,6 +30,7 @@ from hdccf.serving.middleware import (
     page_files,
 )
 from hdccf.serving.page_data import page_router
+from hdccf.serving.protocol import LimitedProtocol
 from hdccf.serving.service import AppService, Served
 from hdccf.serving.settings import KEY_HEADER, ServeSettings
 
@@ -65,7 +66,7 @@ def create_app(
         app.add_exception_handler(kind, on_error)
     _describe(app, _examples(service.current))
     # The last that is added is the first that is asked.
-    app.add_middleware(Gateway, service.metrics, key, settings.max_body_bytes, settings.timeout_seconds)
+    app.add_middleware(Gateway, service.metrics, settings, key)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -118,7 +119,7 @@ _ABOUT = """Recommendations of a trained model. Ids are the data's own; errors a
 
 Every answer names the version of the model that gave it: a server may take a new one at any time."""
 
-_EVERYWHERE = {500: "A bug; the server's log has it."}
+_EVERYWHERE = {421: "The server does not go by this name.", 500: "A bug; the server's log has it."}
 _WITH_BODY = {
     400: "The body is no JSON.",
     408: "The body did not come in time.",
@@ -208,6 +209,7 @@ def serve(run: Path, settings: ServeSettings) -> None:
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=partial(LimitedProtocol, seconds=settings.timeout_seconds),  # type: ignore[arg-type]
                 lifespan="on",
                 ws="none",
                 log_config=None,

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hdccf.serving.settings import KEY_HEADER
+from hdccf.serving.settings import KEY_HEADER, ServeSettings
 
 log = logging.getLogger("hdccf.serving")
 
@@ -143,14 +143,14 @@ _METHODS = {"GET", "POST", "HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"}
 
 
 class Gateway:
-    """Counts and times requests, asks for the key, and reads a body to its end before anything else happens.
+    """Counts and times requests, checks host and key, and reads a body to its end before all else.
 
     An unforeseen error becomes a 500 with a line in the log.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, key: str | None, most: int, seconds: float) -> None:
-        """`most` bytes of a body are read, in at most so many `seconds`."""
-        self._app, self._metrics, self._most, self._seconds = app, metrics, most, seconds
+    def __init__(self, app: ASGIApp, metrics: Metrics, settings: ServeSettings, key: str | None) -> None:
+        self._app, self._metrics, self._settings = app, metrics, settings
+        self._most, self._seconds = settings.max_body_bytes, settings.timeout_seconds
         self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,7 +167,7 @@ class Gateway:
 
         self._metrics.under_way.inc()
         try:
-            refusal = self._wrong_key(scope)
+            refusal = self._wrong_host(scope) or self._wrong_key(scope)
             if refusal is None:
                 refusal, receive = await self._with_body(Headers(scope=scope), receive)
             await (refusal or self._app)(scope, receive, noting)
@@ -184,6 +184,14 @@ class Gateway:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._metrics.requests.labels(method, route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
+
+    def _wrong_host(self, scope: Scope) -> Response | None:
+        """A refusal of names that are not ours: a page of another site may have one point to this address."""
+        host = Headers(scope=scope).get("host", "")
+        if self._settings.allows_host(host):
+            return None
+        detail = f"this server is not known as {host!r}; ask it by its address, or start it with --allow-host"
+        return response(problem(421, detail, "unknown-host"))
 
     def _wrong_key(self, scope: Scope) -> Response | None:
         """A refusal without the right key, for everything that tells of the model."""

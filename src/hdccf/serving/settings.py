@@ -3,6 +3,7 @@
 import ipaddress
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -22,6 +23,8 @@ class ServeSettings(Options):
     """0 takes a free one and says which."""
     api_key_file: Path | None = None
     """Ask for the key that is in this file, in X-API-Key; health and the page's own files stay open."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names that requests may give as their host, as recs.example, or * for all; repeat for more."""
     cors_origins: tuple[str, ...] = ()
     """Pages from here may ask in a browser, as https://shop.example, or * for all; repeat for more."""
     watch: bool = False
@@ -33,7 +36,7 @@ class ServeSettings(Options):
     waiting: int = Field(default=64, ge=0)
     """Requests that may wait for a thread; more are refused (503)."""
     timeout_seconds: float = Field(default=10.0, gt=0)
-    """What an answer may take, and a body to arrive; then there is a 504, or a 408."""
+    """What an answer may take, and a head and a body to arrive; then there is a 504, or a 408."""
     shutdown_seconds: int = Field(default=10, ge=1)
     """How long requests under way may take to end when the server is stopped."""
     max_body_bytes: int = Field(default=1 << 20, ge=1024)
@@ -58,6 +61,15 @@ class ServeSettings(Options):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    def allows_host(self, header: str) -> bool:
+        """Whether a request may name this host: a known name, or an address, which no DNS can rebind."""
+        known = {"", "localhost", *(name.lower() for name in (self.host, *self.allowed_hosts))}
+        try:
+            name = (urlsplit(f"//{header}").hostname or "").rstrip(".")
+            return "*" in known or name in known or bool(ipaddress.ip_address(name))
+        except ValueError:
+            return False
 
     def api_key(self) -> str | None:
         """The key, read from its file; None where none is asked for."""
