@@ -1,11 +1,14 @@
 """A file or a folder is there in full or not at all."""
 
+import errno
 import os
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from hdccf.errors import HdccfError
+from graphs import small_split
+from hdccf.errors import DiskFullError, HdccfError
 from hdccf.files import atomic_directory, atomic_file, write_json
 
 
@@ -146,3 +149,31 @@ def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None
         write()
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
     assert not list((tmp_path / "run").iterdir())
+
+
+@pytest.mark.parametrize("cause", [
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EDQUOT, "Disk quota exceeded"),
+    pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)"),
+])  # fmt: skip
+def test_a_full_disk_is_told_in_one_line_and_nothing_is_left(tmp_path: Path, cause: Exception) -> None:
+    for writer in (atomic_file, atomic_directory):
+        told = pytest.raises(DiskFullError, match=r"^.*/new could not be written: .*; make room, or")
+        with told as caught, writer(tmp_path / "new"):
+            raise cause
+        assert caught.value.errno in (errno.ENOSPC, errno.EDQUOT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_split_that_finds_no_room_is_not_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = pl.DataFrame.write_parquet
+
+    def full(frame: pl.DataFrame, file: Path) -> None:
+        real(frame, Path("/dev/full") if file.name == "items.parquet" else file)
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
+    with pytest.raises(DiskFullError, match=r"^.*/split could not be written: No space left on device;"):
+        small_split().save(tmp_path / "split")
+    assert list(tmp_path.iterdir()) == []

@@ -32,6 +32,13 @@ class EvaluationError(HdccfError):
     """Scores or splits that would give a meaningless metric."""
 
 
+class DiskFullError(HdccfError, OSError):
+    """A file or folder for which there is no room; nothing of it was left behind."""
+
+    def __str__(self) -> str:  # OSError would write errno and strerror only
+        return str(self.args[0])
+
+
 class RunError(HdccfError):
     """A run directory that is missing, damaged, of another format, or in the way."""
 

@@ -1,5 +1,6 @@
 """Writing so that nothing is lost: a file or a folder is either there in full or not at all."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from hdccf.errors import HdccfError
+from hdccf.errors import DiskFullError, HdccfError
 
 TEMPORARY = ".tmp-"
 """Part of the name of a file or folder that is being written."""
@@ -29,8 +30,9 @@ def atomic_file(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        _flush_to_disk(temporary)
+        with _room_for(path):
+            yield temporary
+            _flush_to_disk(temporary)
         temporary.chmod(0o666 & ~_umask())  # mkstemp's files are private; a result is not
         temporary.replace(path)
         _flush_to_disk(path.parent)
@@ -48,9 +50,10 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}", dir=path.parent))
     try:
-        yield temporary
-        for written in sorted(temporary.rglob("*")):
-            _flush_to_disk(written)
+        with _room_for(path):
+            yield temporary
+            for written in sorted(temporary.rglob("*")):
+                _flush_to_disk(written)
         temporary.chmod(0o777 & ~_umask())
         if path.exists() and not overwrite:
             raise HdccfError(f"{path} was created by another process meanwhile; choose another folder")
@@ -70,6 +73,26 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         _flush_to_disk(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+_NO_ROOM = {os.strerror(number): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
+_NO_ROOM["thrift: transport error"] = errno.ENOSPC  # Polars, where only the end of a file did not fit
+
+
+@contextmanager
+def _room_for(path: Path) -> Iterator[None]:
+    """Says in one line that there is no room for `path`; Polars and safetensors have errors of their own."""
+    try:
+        yield
+    except Exception as cause:
+        for words, number in _NO_ROOM.items():
+            if getattr(cause, "errno", None) == number or words in str(cause):
+                why = os.strerror(number)
+                message = f"{path} could not be written: {why}; make room, or write elsewhere, and call again"
+                full = DiskFullError(message)
+                full.errno, full.strerror = number, why
+                raise full from cause
+        raise
 
 
 @contextmanager

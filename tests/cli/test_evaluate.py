@@ -1,6 +1,7 @@
 """`hdccf evaluate` and `hdccf compare` on real runs, from the arguments to what is printed and kept."""
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -175,3 +176,30 @@ def test_what_is_refused(runs: dict[str, str], capsys: pytest.CaptureFixture[str
     assert "['validation', 'test']" in error_of(capsys, "evaluate", popular, "--part", "train")
     assert "choose one" in error_of(capsys, "evaluate", popular, "--json", "--markdown")
     assert "holds no run" in error_of(capsys, "evaluate", str(tmp_path))
+
+
+@pytest.mark.parametrize("room", [0, 100, 1000])
+@pytest.mark.parametrize("command", ["evaluate --k 3", "recommend --all --out lists.parquet"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    runs: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    room: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *options = command.split()
+    before = files_in(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))  # no file may have more bytes
+    try:
+        line = error_of(capsys, name, runs["popular"], *options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert line.endswith("make room, or write elsewhere, and call again")
+    assert files_in(tmp_path) == before
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

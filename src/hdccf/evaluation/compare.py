@@ -16,7 +16,7 @@ import polars as pl
 from hdccf.config import EvaluationOptions
 from hdccf.console import note
 from hdccf.data.split import Split
-from hdccf.errors import EvaluationError
+from hdccf.errors import DiskFullError, EvaluationError
 from hdccf.evaluation import metrics
 from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.evaluation.evaluation import Evaluation, Rank, evaluate, markdown_table, rich_table
@@ -298,6 +298,8 @@ def evaluate_run(
         found.settings["weights"] = digest
         try:
             found.save(folder, overwrite=True)
+        except DiskFullError:
+            raise
         except OSError as cause:
             note(f"the evaluation could not be kept in {folder} ({cause.strerror})")
     return found
