@@ -1,8 +1,10 @@
 """Columns of a source: which one is the user, item, time or rating, and how times and ids are parsed."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -224,6 +226,20 @@ def _from_numbers(times: pl.Series, source: str) -> NDArray[np.int64]:
         )
         return _from_native(days)
 
+    unit = bisect_right(_LIMITS, values.min())
+    # Nearly always all are of one unit.
+    if values.min() <= 0 or not unit == bisect_right(_LIMITS, values.max()) < len(_UNITS):
+        unit = _common_unit(values, times)
+    note(f"{source}: read {times.name!r} as {_UNITS[unit]} since 1970")
+    whole = values.astype(np.int64, copy=False)
+    if whole is values or np.array_equal(whole, values):
+        return whole * 1_000 ** (2 - unit) if unit < 3 else whole // 1_000
+    return np.round(values * 1_000.0 ** (2 - unit)).astype(np.int64)
+
+
+def _common_unit(values: NDArray[Any], times: pl.Series) -> int:
+    """The unit of most values; refuses the first of another."""
+
     def beyond(limit: int) -> NDArray[np.bool_]:
         return (values >= limit) | (values <= -limit)
 
@@ -242,11 +258,7 @@ def _from_numbers(times: pl.Series, source: str) -> NDArray[np.int64]:
         times,
         f"is not in {_UNITS[unit]}, as most of this column are; give one unit",
     )
-    note(f"{source}: read {times.name!r} as {_UNITS[unit]} since 1970")
-    whole = values.astype(np.int64)
-    if np.array_equal(whole, values):
-        return whole * 1_000 ** (2 - unit) if unit < 3 else whole // 1_000
-    return np.round(values * 1_000.0 ** (2 - unit)).astype(np.int64)
+    return unit
 
 
 def _as_days(numbers: pl.Series) -> pl.Series | None:
@@ -303,7 +315,8 @@ def _parse(text: pl.Series, body: str) -> pl.Series:
 
 
 def _refuse_first_null(parsed: pl.Series, times: pl.Series) -> None:
-    _refuse_first(parsed.is_null().to_numpy(), times, _ALLOWED)
+    if parsed.null_count():
+        _refuse_first(parsed.is_null().to_numpy(), times, _ALLOWED)
 
 
 def _refuse_first(bad: NDArray[np.bool_], times: pl.Series, fault: str) -> None:
