@@ -32,6 +32,8 @@ def server(folder: Path) -> Iterator[str]:
     socket.mkdir(parents=True)
     owner = _hand_over(folder)
     _run(owner, programs / "initdb", "-D", data, "-U", "hdccf", "-A", "trust", "-E", "UTF8", "--no-sync")
+    access = data / "pg_hba.conf"
+    access.write_text("local all ann scram-sha-256\n" + access.read_text())  # she alone needs a password
     options = f"-c listen_addresses='' -c unix_socket_directories='{socket}' -c fsync=off"
     control = (programs / "pg_ctl", "-D", data, "-w", "-l", folder / "log")
     _run(owner, *control, "-o", options, "start")

@@ -120,3 +120,9 @@ def test_shapes_are_checked_in_tests() -> None:
     """Guards the import hook of conftest.py, without which every annotation could be wrong."""
     with pytest.raises(TypeCheckError):
         losses.bpr_loss(torch.zeros(2), torch.zeros(3))
+
+
+def test_means_by_group_do_not_overflow() -> None:
+    scores, groups = torch.tensor([1.0, 0.9, -0.5]), torch.tensor([0, 0, 2])
+    found = losses.log_mean_exp_by_group(scores, groups, 3, temperature=0.001)
+    assert found.tolist() == pytest.approx([1000 - math.log(2), -math.inf, -500])

@@ -162,6 +162,15 @@ def test_other_damage_is_told_in_one_line_as_well(trained: Path, tmp_path: Path)
         assert "\n" not in str(caught.value)
 
 
+def test_a_folder_in_the_place_of_the_log(trained: Path, tmp_path: Path) -> None:
+    folder = copied(trained, tmp_path / "run")
+    (folder / "metrics.jsonl").unlink()
+    (folder / "metrics.jsonl").mkdir()
+    with pytest.raises(RunError, match=r"metrics\.jsonl") as caught:
+        facts_of(RunFolder.open(folder))
+    assert "\n" not in str(caught.value)
+
+
 def test_a_folder_in_use_is_never_written_into(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()

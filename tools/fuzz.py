@@ -2,7 +2,8 @@
 
     python tools/fuzz.py --minutes 5 --cases 5000 --seed 0
 
-A case is a file (CSV, JSON Lines, Parquet, plain or gzip) or a run's folder with random damage. It must be
+A case is a file (CSV, JSON Lines, Parquet; plain, gzip or zstd), a folder of saved interactions or of a
+split, the files of a named data set, or a run's folder, with random damage and random options. It must be
 read, or refused by an `HdccfError` of one line. Anything else is a failure: another exception, a message of
 several lines, more than ten seconds, or pairs that differ from those that Polars reads from the same file.
 Failures are kept in --out with the seed of their case; the exit code is 1 where there is one.
@@ -20,13 +21,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 import hdccf
+from hdccf.data.datasets import DATASETS
 from hdccf.errors import HdccfError
 from hdccf.evaluation.compare import evaluate_run
 from hdccf.models import MODELS
@@ -87,51 +91,138 @@ def read_file(folder: Path, rng: Rng) -> None:
     """One file of events, damaged; compared with Polars' own reading where both read it."""
     kind = ("csv", "jsonl", "parquet")[int(rng.integers(3))]
     path, frame = folder / f"events.{kind}", events(rng)
+    separator = ",\t;| "[int(rng.integers(5))] if rng.random() < 0.3 else ","
     if kind == "csv":
-        frame.write_csv(path)
+        frame.write_csv(path, separator=separator, include_header=bool(rng.random() < 0.9))
     elif kind == "jsonl":
         frame.write_ndjson(path)
     else:
         frame.write_parquet(path)
-    packed = kind != "parquet" and rng.random() < 0.3
-    data = path.read_bytes()
-    if packed and rng.random() < 0.5:
-        data, packed = gzip.compress(data), False
-    data = damaged(data, rng)
-    path.write_bytes(gzip.compress(data) if packed else data)
-    options: dict[str, Any] = {"user": "user", "item": "item"}
-    options |= {"csv": {"separator": ",", "header": True}}.get(kind, {})
-    if rng.random() < 0.3:
-        options |= {"rating": "rating", "minimum_rating": 3.0}
-    if rng.random() < 0.3:
-        options["time"] = ""
+    data, packing = path.read_bytes(), int(rng.integers(8)) if kind != "parquet" else 0
+    pack = {1: gzip.compress, 2: zstd}.get(packing // 2, bytes)
+    # Damaged before it is packed or after.
+    data = damaged(pack(data), rng) if packing % 2 else pack(damaged(data, rng))
+    path.write_bytes(data)
+    options = options_for(kind, separator, rng)
     found = hdccf.read(path, **options)
-    if "minimum_rating" not in options and kind == "csv" and not path.read_bytes().startswith(b"\x1f\x8b"):
-        theirs = polars_reads(path)
+    if options.get("time") == "" and not options.keys() & {"minimum_rating", "encoding", "quote", "format"}:
+        theirs = polars_reads(path, kind, options)
         if theirs is not None and pairs_of(found.frame()) != theirs:
             raise AssertionError(f"read {pairs_of(found.frame())}, Polars reads {theirs}")
 
 
-def polars_reads(path: Path) -> list[tuple[str, str]] | None:
+def options_for(kind: str, separator: str, rng: Rng) -> dict[str, Any]:
+    """Mostly those that fit, and at times others."""
+    options: dict[str, Any] = (
+        {"user": "user", "item": "item"} if rng.random() < 0.9 else {"user": 1, "item": 2}
+    )
+    if kind == "csv" and rng.random() < 0.6:
+        options |= {"separator": separator, "header": True}
+    rare: list[dict[str, Any]] = [
+        {"rating": "rating", "minimum_rating": 3.0},
+        {"drop_nulls": True},
+        {"encoding": ("latin-1", "utf-16", "ascii", "cp1252")[int(rng.integers(4))]},
+        {"quote": ("", "'")[int(rng.integers(2))]},
+        {"format": ("csv", "tsv", "jsonl", "parquet")[int(rng.integers(4))]},
+        {"time_format": ("%s", "%Y", "%d/%m/%Y", "%")[int(rng.integers(4))]},
+        {"title": "rating"},
+        {"time": "item"},
+        {"separator": ("::", "::,", "é", "\x00", "\n", '"')[int(rng.integers(6))]},
+    ]
+    for more in rare:
+        if rng.random() < (0.3 if more.keys() & {"minimum_rating", "drop_nulls"} else 0.04):
+            options |= more
+    if rng.random() < 0.4:
+        options["time"] = ""
+    return options
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
+def polars_reads(path: Path, kind: str, options: dict[str, Any]) -> list[tuple[str, str]] | None:
+    """What Polars makes of the file, or None where it cannot read it, or may take ids for other types."""
     try:
-        frame = pl.read_csv(path, infer_schema=False)
+        if kind == "csv":
+            if options.get("separator") not in list(",\t;| ") or options["user"] != "user":
+                return None
+            frame = pl.read_csv(path, infer_schema=False, separator=options["separator"])
+        elif kind == "jsonl":
+            text = path.read_bytes()
+            packed = {b"\x1f\x8b": gzip.decompress, b"\x28\xb5": lambda _: path}.get(text[:2], bytes)
+            frame = pl.read_ndjson(packed(text), infer_schema_length=None)
+        else:
+            frame = pl.read_parquet(path)
+        if any(not (kind.is_integer() or kind == pl.String) for kind in frame.select("user", "item").dtypes):
+            return None
+        if options.get("drop_nulls"):
+            frame = frame.drop_nulls(["user", "item"])
         return None if frame.select("user", "item").null_count().sum_horizontal()[0] else pairs_of(frame)
     except BaseException:  # panics of Polars are no Exceptions
         return None
+
+
+def open_folder(folder: Path, rng: Rng) -> None:
+    """Saved interactions, a saved split, or the files of a named data set, with one damaged file."""
+    place, frame = folder / "saved", pl.concat([events(rng), events(rng)], how="vertical_relaxed")
+    kind = int(rng.integers(4))
+    use: Callable[[Path], Any] = hdccf.read
+    if kind == 0:
+        hdccf.read(frame, user="user", item="item").save(place)
+    elif kind == 1:
+        hdccf.leave_one_out(hdccf.read(frame, user="user", item="item")).save(place)
+        use = hdccf.Split.load
+    else:
+        name, separator, ending, titles = (("ml-100k", "\t", "data", "|"), ("ml-1m", "::", "dat", "::"))[
+            kind - 2
+        ]
+        place.mkdir()
+        use = DATASETS[name].sources[0].reader
+        rows = frame.select(
+            pl.col("user", "item").cast(pl.String).str.replace_all(r"\D", ""), "rating", "time"
+        )
+        texts = {"u.data" if ending == "data" else "ratings.dat": [map(str, row) for row in rows.rows()]}
+        texts["u.item" if ending == "data" else "movies.dat"] = [
+            (str(item), f"Title {item} (1999)", "x") for item in range(9)
+        ]
+        for (file, lines), mark in zip(texts.items(), (separator, titles), strict=True):
+            (place / file).write_text("".join(mark.join(line) + "\n" for line in lines))
+    damage_one(place, rng)
+    use(place)
+
+
+def damage_one(folder: Path, rng: Rng) -> None:
+    """One file of a folder is edited, taken away or damaged."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    chosen = files[int(rng.integers(len(files)))]
+    if chosen.suffix == ".json" and rng.random() < 0.5:
+        chosen.write_text(json.dumps(edited(json.loads(chosen.read_text(encoding="utf-8")), rng)))
+    elif chosen.suffix == ".parquet" and rng.random() < 0.3:
+        frame = pl.read_parquet(chosen)
+        column = frame.columns[int(rng.integers(frame.width))]
+        values = (
+            pl.lit(None),
+            pl.col(column).cast(pl.String),
+            pl.lit(-7),
+            pl.col(column).cast(pl.Float64, strict=False),
+        )
+        changed = frame.with_columns(values[int(rng.integers(4))].alias(column))
+        (frame.drop(column) if rng.random() < 0.2 else changed).write_parquet(chosen)
+    elif rng.random() < 0.1:
+        chosen.unlink()
+    elif rng.random() < 0.1:
+        chosen.unlink()
+        chosen.mkdir()
+    else:
+        chosen.write_bytes(damaged(chosen.read_bytes(), rng))
 
 
 def open_run(folder: Path, rng: Rng, trained: Path) -> None:
     """A run's folder with one damaged file, opened, asked, evaluated, described or resumed."""
     run = folder / "run"
     shutil.copytree(trained, run)
-    files = sorted(path for path in run.rglob("*") if path.is_file())
-    chosen = files[int(rng.integers(len(files)))]
-    if chosen.suffix == ".json" and rng.random() < 0.5:
-        chosen.write_text(json.dumps(edited(json.loads(chosen.read_text(encoding="utf-8")), rng)))
-    elif rng.random() < 0.1:
-        chosen.unlink()
-    else:
-        chosen.write_bytes(damaged(chosen.read_bytes(), rng))
+    damage_one(run, rng)
     uses: list[Callable[[], Any]] = [
         lambda: (known := hdccf.load_run(run)).recommend(known.split.train.user_ids.head(1), k=2),
         lambda: evaluate_run(hdccf.load_run(run), ks=[2]),
@@ -190,8 +281,11 @@ def main() -> int:
                 break
             rng, folder = np.random.default_rng(number), Path(scratch) / "case"
             folder.mkdir()
-            of_run = rng.random() < 0.2
-            result = outcome(lambda: open_run(folder, rng, trained) if of_run else read_file(folder, rng))  # noqa: B023
+            draw = rng.random()
+            case = (
+                partial(open_run, trained=trained) if draw < 0.2 else open_folder if draw < 0.4 else read_file
+            )
+            result = outcome(partial(case, folder, rng))
             counts[result if result in ("read", "refused") else "failed"] += 1
             if result not in ("read", "refused"):
                 kept = given.out / f"case-{number}"

@@ -22,10 +22,11 @@ from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_item import TestOutcome, WorkItem, WorkResult
 
 ROOT = Path(__file__).resolve().parent.parent
+LOSSES = "tests/test_losses.py tests/test_losses_numerics.py"
 TARGETS = {
-    "losses/contrastive.py": "tests/test_losses.py tests/models/test_factorization.py",
-    "losses/block.py": "tests/test_losses.py tests/test_losses_numerics.py tests/models/test_hdccf_pool.py",
-    "losses/negatives.py": "tests/test_negatives.py tests/models/test_hdccf.py",
+    "losses/contrastive.py": f"{LOSSES} tests/models/test_factorization.py",
+    "losses/block.py": f"{LOSSES} tests/models/test_hdccf_pool.py",
+    "losses/negatives.py": "tests/test_negatives.py tests/models/test_hdccf.py tests/distributed",
     "data/samplers.py": "tests/data tests/models/test_hdccf_pool.py",
     "data/split.py": "tests/data/test_split.py",
     "evaluation/metrics.py": "tests/evaluation",

@@ -64,6 +64,7 @@ def without_secrets(uri: str) -> str:
     >>> without_secrets("postgresql://shop:p@ss@host/db?sslmode=require&password=x")
     'postgresql://***@host/db?sslmode=require&password=***'
     """
-    uri = re.sub(r"://[^?#]*@", "://***@", uri)
-    named = r"([?&][^=&#]*(?:pass|pwd|secret|token|key|credential)[^=&#]*=)[^&#]*"
-    return re.sub(named, r"\1***", uri, flags=re.IGNORECASE)
+    # The parameters first: their values may hold an @, and user info any character.
+    named = r"([?&][^=&#@]*(?:pass|pwd|secret|token|key|credential)[^=&#@]*=)[^&]*"
+    public = re.sub(named, r"\1***", uri, flags=re.IGNORECASE)
+    return re.sub(r"://.*@", "://***@", public)

@@ -58,9 +58,9 @@ def atomic_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
         if path.exists() and not overwrite:
             raise HdccfError(f"{path} was created by another process meanwhile; choose another folder")
         if path.exists():
-            # A rename cannot replace a folder that is not empty: the old one steps aside first, and comes
+            # A rename cannot replace a folder that is not empty: the old one is renamed first, and comes
             # back if the new one cannot take its place.
-            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}{TEMPORARY}old-", dir=path.parent))
+            aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.old-", dir=path.parent))
             path.replace(aside)
             try:
                 temporary.replace(path)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import command_line
@@ -116,6 +117,7 @@ def test_debug_shows_the_traceback_as_well(run: Run, place: str) -> None:
         ),
         (OSError(28, "No space left on device", "/x"), 2, "No space left on device: /x"),
         (MemoryError(), 2, "not enough memory"),
+        (pl.exceptions.PanicException("out-of-range\ndate"), 2, r"Polars cannot .*\(out-of-range date\)"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
@@ -130,6 +132,24 @@ def test_an_unforeseen_error_is_one_line_too(
     assert ended == code
     assert err.count("\n") == 1
     assert pytest.RaisesExc(Exception, match=match).matches(Exception(err))
+
+
+def test_a_panic_of_polars_fills_no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import polars as pl\n"
+        "from hdccf.cli import data, main\n"
+        "late = pl.Series([2**31 - 1], dtype=pl.Int32).cast(pl.Date)\n"
+        "data._print_json = lambda _: late.cast(pl.Datetime('us'))\n"
+        "main(['data', 'list', '--json'])\n"
+    )
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "panicked" in done.stderr
+    assert "backtrace:" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: Polars cannot work with this data (out-of-range date)"
+    )
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -1,6 +1,7 @@
 """Training on the command line, on data that has grown since."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -82,3 +83,50 @@ def test_what_a_run_cannot_start_is_one_line(
         given = ["--init-from", str(start), "--out", str(tmp_path / "new"), *settings]
         assert said in error_of(capsys, "train", "--interactions", grown, *given)
         assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--threads", "100000"], "--threads.*less than or equal to 1024"),
+        (["--set", "temperature=1e-300"], "temperature=1e-300 is not possible: .*greater than or equal to"),
+        (["--set", "embedding_dim=1000000000"], "embedding_dim=1000000000 is not possible: .*less than or"),
+        (["--set", "temperature=nan"], "temperature=nan is not possible"),
+    ],
+)
+def test_impossible_settings_are_one_line(
+    given: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert re.search(said, error_of(capsys, "train", "--dataset", "synthetic", *given))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", [[], ["--out", "mine/run"]])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("absent.csv", None),
+        ("log.csv", b"user,item,ts\na,x,1600000000\nb,y,soon\n"),
+        ("log.parquet", b"PAR1 and no more"),
+        ("log.csv.gz", b"\x1f\x8b\x08\x00 and no more"),
+    ],
+)
+def test_a_source_that_cannot_be_read_leaves_no_folder(
+    name: str,
+    content: bytes | None,
+    out: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        Path(name).write_bytes(content)
+    before = list(tmp_path.iterdir())
+    assert name in error_of(capsys, "train", "--interactions", name, *out)
+    assert list(tmp_path.iterdir()) == before

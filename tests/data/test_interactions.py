@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hdccf
 from hdccf.data.adjacency import stable_order
 from hdccf.data.interactions import Interactions
 from hdccf.errors import DataError, HdccfError
@@ -267,3 +268,23 @@ def test_load_explains_what_is_wrong(saved: Path, tmp_path: Path) -> None:
     (saved / "pairs.parquet").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="damaged"):
         Interactions.load(saved)
+
+
+@pytest.mark.parametrize("file", ["pairs", "users", "items"])
+@pytest.mark.parametrize("change", ["null", "text", "gone", "folder"])
+def test_a_changed_table_is_one_line(file: str, change: str, tmp_path: Path) -> None:
+    hdccf.read(pl.DataFrame({"user": [1, 2], "item": [3, 4]})).save(tmp_path / "saved")
+    path = tmp_path / "saved" / f"{file}.parquet"
+    frame = pl.read_parquet(path)
+    column = frame.columns[0]
+    path.unlink()
+    if change == "folder":
+        path.mkdir()
+    elif change == "gone":
+        frame.rename({column: "other"}).write_parquet(path)
+    else:
+        value = pl.lit(None) if change == "null" else pl.lit("x")
+        frame.with_columns(value.alias(column)).write_parquet(path)
+    with pytest.raises(DataError, match="saved is damaged") as caught:
+        hdccf.read(tmp_path / "saved")
+    assert "\n" not in str(caught.value)

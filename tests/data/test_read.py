@@ -149,7 +149,7 @@ def test_guesses_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for guess in ("user='customer_id'", "item='sku'", "time='ts'", "rating='stars'", "title='title'"):
         assert guess in said
     hdccf.read(path, user="customer_id", item="sku", time="ts", title="title")
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == f"note: {path}: read 'ts' as seconds since 1970\n"
 
 
 def test_columns_by_number_without_a_header(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

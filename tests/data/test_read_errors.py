@@ -1,6 +1,7 @@
 """Bad input: one line that names file, line and column, and says what to do; nothing is written."""
 
 import gzip
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from hdccf.errors import SourceError
 
 GOOD = "user,item,rating,time\na,x,5,2020-01-01\nb,y,4,2020-01-02\n"
 LONG = "user,item\n" + "".join(f"u{row % 997},i{row % 991}\n" for row in range(5_000))
+
+_PACKED = gzip.compress(LONG.encode())
+SPOILT_GZIP = _PACKED[:200] + b"\xff" * 50 + _PACKED[250:]
 
 
 def parquet_bytes(folder: Path) -> bytes:
@@ -156,6 +160,15 @@ BAD: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
         {},
         r"line 1, column 'ts': 'x' is no time",
     ),
+    "gzip with a wrong byte": ("log.csv.gz", SPOILT_GZIP, {}, r"log.csv.gz is truncated or damaged"),
+    "gzip of JSON with a wrong byte": ("log.jsonl", SPOILT_GZIP, {}, r"log.jsonl is truncated or damaged"),
+    "long field": (
+        "log.csv",
+        f"user,item\n{'a' * 140_000},x\nb,y\n",
+        {},
+        r"line 2: field larger than field limit",
+    ),
+    "NUL bytes": ("log.csv", b"\x00\x01\x02", {}, r"line 1: no separator"),
     "CSV that claims to be Parquet": ("log.parquet", GOOD, {}, r"log.parquet is truncated or damaged"),
     "empty Parquet": ("log.parquet", "", {}, r"log.parquet is empty"),
 }
@@ -200,6 +213,19 @@ def test_paths(tmp_path: Path) -> None:
         hdccf.read(tmp_path)
 
 
+def test_paths_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SourceError, match=r"aaa cannot be read \(.*File name too long"):
+        hdccf.read("a" * 5_000)
+    (tmp_path / "log.csv").write_text(GOOD)
+
+    def refuse(*_: Any) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    with pytest.raises(SourceError, match=r"log\.csv cannot be read \(Permission denied\)"):
+        hdccf.read(tmp_path / "log.csv")
+
+
 def test_files_that_do_not_belong_together(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(GOOD)
     (tmp_path / "b.csv").write_text("user,thing\na,b\n")
@@ -241,3 +267,31 @@ def test_rows_keep_their_lines_after_a_filter(tmp_path: Path) -> None:
 def test_a_rating_without_a_minimum_is_remarked(capsys: pytest.CaptureFixture[str]) -> None:
     hdccf.read(pl.DataFrame({"user": [1, 2], "item": [1, 2], "stars": [1, 2]}), rating="stars")
     assert "every row counts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "polars", "pandas", "sql"])
+def test_ratings_that_are_not_finite(kind: str, bad: float, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3], "rating": [5.0, bad, 4.0]})
+    options: dict[str, Any] = {"minimum_rating": 3}
+    reader, source = hdccf.read, tmp_path / f"log.{kind}"
+    if kind == "csv":
+        frame.write_csv(source)
+    elif kind == "jsonl":
+        source.write_text("".join(f'{{"user":{u},"item":{i},"rating":"{r}"}}\n' for u, i, r in frame.rows()))
+    elif kind == "parquet":
+        frame.write_parquet(source)
+    elif kind != "sql":
+        source = frame if kind == "polars" else frame.to_pandas()  # type: ignore[assignment]
+    else:
+        # SQLite itself keeps NaN as null.
+        rows = " union all ".join(
+            f"select {u} as user, {u} as item, '{r}' as rating" for u, _, r in frame.rows()
+        )
+        sqlite3.connect(tmp_path / "shop.db").close()
+        reader, source = hdccf.read_sql, rows  # type: ignore[assignment]
+        options["uri"] = f"sqlite:///{tmp_path}/shop.db"
+    place = {"csv": "line 3", "jsonl": "line 2"}.get(kind, "row 2")
+    with pytest.raises(SourceError, match=rf"{place}(, column 'rating': .*no finite number|: missing value)"):
+        reader(source, **options)
+    assert reader(source, **options, drop_nulls=True).user_ids.to_list() == [1, 3]

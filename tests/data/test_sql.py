@@ -3,6 +3,7 @@
 import sqlite3
 import sys
 import tempfile
+import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hdccf
+from command_line import call, error_of
 from hdccf.errors import SourceError
 from postgres import binaries, server
 
@@ -72,6 +74,13 @@ def test_sqlite_values_of_mixed_type(uri: str) -> None:
         hdccf.read_sql("select * from odd", uri)
 
 
+def test_bytes_beside_other_types(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hdccf.data.read._ROWS_AT_A_TIME", 1)
+    with pytest.raises(SourceError, match="a column of bytes beside other types") as caught:
+        hdccf.read_sql("select 1 as user, x'fffe' as item union all select 2, 3", uri)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
@@ -94,7 +103,7 @@ def test_bad_queries(query: str, message: str, uri: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("mysql://ann:secret@host/db", r"'mysql://ann:\*\*\*@host/db' is no database that can be read"),
+        ("mysql://ann:secret@host/db", r"'mysql://\*\*\*@host/db' is no database that can be read"),
         ("sqlite://", "names no file"),
         ("events.db", "is no database that can be read"),
     ],
@@ -133,6 +142,7 @@ def postgres() -> Iterator[str]:
     # Not pytest's own folder: PostgreSQL's user cannot enter that, and a socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="hdccf-pg-") as folder, server(Path(folder)) as uri:
         with psycopg.connect(uri, autocommit=True) as connection:
+            connection.execute("create role ann login password 'right'")
             connection.execute(
                 "create table events (customer_id text, sku bigint, ts timestamp, stars numeric, title text)"
             )
@@ -176,6 +186,56 @@ def test_postgres_errors(postgres: str) -> None:
     with pytest.raises(SourceError, match="failed"):
         hdccf.read_sql("delete from events returning *", postgres)
     assert len(hdccf.read_sql("select * from events", postgres)) == 3
-    with pytest.raises(SourceError, match=r"ann:\*\*\*@.* failed") as caught:
+    with pytest.raises(SourceError, match=r"//\*\*\*@.* failed") as caught:
         hdccf.read_sql("select 1", "postgresql://ann:secret@127.0.0.1:1/db")
     assert "secret" not in str(caught.value)
+
+
+SECRETS = {
+    "wrong": "postgresql://ann:hush@{host}",
+    "at sign": "postgresql://ann:a@hush@{host}",
+    "percent": "postgresql://ann:a%40hush@{host}",
+    "bad percent": "postgresql://ann:hush%ZZ@{host}",
+    "bad host": "postgresql://ann:hush@[/db",
+    "slash": "postgresql://ann:hush/a@{host}",
+    "number sign": "postgresql://ann:a#b?hush@{host}",
+    "space": "postgresql://ann:hush a@{host}",
+    "parameter": "postgresql://ann@{host}&password=a@hush",
+    "bad parameter": "postgresql://ann@{host}&password=a%2hush",
+    "parameter with a number sign": "postgresql://ann@{host}&sslpassword=a#hush",
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("case", sorted(SECRETS))
+def test_no_message_holds_a_password(
+    case: str, postgres: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    uri = SECRETS[case].format(host=postgres.partition("@")[2])
+    with pytest.raises(SourceError, match="failed") as caught:
+        hdccf.read_sql("select * from events", uri)
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+    for arguments in (["data", "info", uri], ["data", "info", uri, "--fresh"]):
+        assert "hush" not in error_of(capsys, *arguments)
+    train = ["train", "--interactions", uri, "--query", "select 1"]
+    assert "hush" not in error_of(capsys, *train, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.postgres
+def test_a_wrong_password_is_said(postgres: str) -> None:
+    host = postgres.partition("@")[2]
+    with pytest.raises(SourceError, match='password authentication failed for user "ann"') as caught:
+        hdccf.read_sql("select 1", f"postgresql://ann:hush@{host}")
+    assert "hush" not in str(caught.value)
+    with pytest.raises(SourceError, match="permission denied for table events"):
+        hdccf.read_sql("select * from events", f"postgresql://ann:right@{host}")
+
+
+@pytest.mark.postgres
+def test_what_is_printed_holds_no_password(postgres: str, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = postgres + "&password=hush"
+    for more in ([], ["--json"]):
+        assert call("data", "info", uri, "--query", "select * from events", *more) == 0
+        captured = capsys.readouterr()
+        assert "hush" not in captured.out + captured.err

@@ -57,6 +57,7 @@ _PAIRS: dict[str, Any] = {**_SMALL, **_AGED, "batch_size": 9, "l2": 0.01}
 
 CASES: dict[str, Settings] = {
     "block": HDCCF(**_BLOCK),
+    "block, random start": HDCCF(**_BLOCK, start="random"),
     "block, debiased": HDCCF(**_BLOCK, **_DEBIASED),
     "block, some columns": HDCCF(**_BLOCK, **_DEBIASED, block_items=5),
     "block, relations": HDCCF(**_BLOCK, **_RELATIONS),
@@ -88,6 +89,7 @@ CASES: dict[str, Settings] = {
     "bpr, popularity": BPR(**_PAIRS, sampler="popularity"),
     "bpr, in-batch": BPR(**_PAIRS, sampler="in-batch", negatives=3),
     "bpr, dynamic": BPR(**_PAIRS, sampler="dynamic"),
+    "bpr, spectral": BPR(**_PAIRS, start="spectral"),
     "bpr, block": BPR(**{**_PAIRS, "l2": 0.0, "sampler": "block", "block_users": 7}),
     "ssm": SSM(**_PAIRS, negatives=5),
     "ssm, corrected": SSM(**_PAIRS, negatives=5, sampler="popularity", correct_chances=True),

@@ -60,6 +60,7 @@ def built(data: Interactions, seed: int = 0, **values: Any) -> HDCCFModel:
         "temperature": 0.3,
         "item_side": 0.7,
         "user_side": 1.3,
+        "start": "random",
         "init_std": 1.0,
         "batch_size": 6,
         "recency_half_life": 3.0,

@@ -30,6 +30,7 @@ def built(data: Interactions, seed: int = 0, **values: Any) -> HDCCFModel:
         "temperature": 0.3,
         "item_side": 0.7,
         "user_side": 0.0,
+        "start": "random",
         "init_std": 1.0,
         "block_users": 3,
         "negatives": 5,

@@ -79,6 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
     # Also after the command: --debug is usually added at the end of a line that failed.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    if not debug:
+        os.environ["RUST_BACKTRACE"] = "0"  # Polars writes one to the screen for each damaged file
     try:
         code = app(args=arguments, prog_name="hdccf", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -88,7 +90,9 @@ def main(arguments: list[str] | None = None) -> None:
         # more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         if debug:
             traceback.print_exc()
         _explain(error)
@@ -97,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _explain(error: Exception) -> NoReturn:
+def _explain(error: BaseException) -> NoReturn:
     """One line about what went wrong, and the exit code that belongs to it."""
     if isinstance(error, HdccfError):
         _fail(str(error), 2)
@@ -113,6 +117,8 @@ def _explain(error: Exception) -> NoReturn:
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 2)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is torch's
         _fail("there is not enough memory for this; use smaller settings, less data or a larger machine", 2)
+    if not isinstance(error, Exception):  # Polars' panics are none
+        _fail(f"Polars cannot work with this data ({error}); write its files again, or mend the query", 2)
     _fail(
         f"{type(error).__name__}: {error} (this is a bug in hdccf; call again with --debug, "
         "and report what it prints)",

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from hdccf.cli.options import Flag, with_options
 from hdccf.config import Options
-from hdccf.errors import ConfigError, SourceError
+from hdccf.errors import ConfigError, SourceError, without_secrets
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -119,14 +119,15 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
     if source in DATASETS:
         _refuse(given, f"for files, and {source} is a named data set")
         return load(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
-    _refuse([_NAMED_ONLY[name] for name in cache.model_fields_set], f"for named data sets, not for {source}")
+    shown = without_secrets(source)
+    _refuse([_NAMED_ONLY[name] for name in cache.model_fields_set], f"for named data sets, not for {shown}")
     if "query" in given:
         from hdccf.data.read import read_sql
 
         _refuse([name for name in given if name in _TEXT_ONLY], "for files, and --query reads a database")
         return read_sql(given.pop("query"), source, **given)
     if "://" in source:
-        raise SourceError(f"{source} is a database; say which rows to read with --query 'SELECT …'")
+        raise SourceError(f"{shown} is a database; say which rows to read with --query 'SELECT …'")
     path = Path(source).expanduser()
     if not path.exists() and not path.suffix and len(path.parts) == 1 and not set(source) & set("*?["):
         find(source)  # neither a file nor like the name of one: the error says which data sets there are
@@ -150,8 +151,8 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
     if method == "predefined":
         if not published:
             raise ConfigError(
-                f"--split predefined needs a data set that is published as a split, and {source} is not; "
-                f"choose one of {', '.join(SPLITS[:-1])}"
+                f"--split predefined needs a data set that is published as a split, and "
+                f"{without_secrets(source)} is not; choose one of {', '.join(SPLITS[:-1])}"
             )
         return datasets.load_split(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
     data = core_of(open_source(source, read, cache), options.k_core)
@@ -279,7 +280,7 @@ def show_info(
     from hdccf.data.interactions import describe
 
     whole = open_source(source, read, cache)
-    data = core_of(whole, core)
+    data, source = core_of(whole, core), without_secrets(source)
     if as_json:
         _print_json({"source": source, "core": core, **describe(data)})
     else:

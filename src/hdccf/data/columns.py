@@ -152,74 +152,116 @@ def _how(role: str) -> str:
 
 # -- times ---------------------------------------------------------------------------------------------------
 
-# Up to this magnitude a number counts seconds, milliseconds, microseconds; beyond, nanoseconds. The first
-# limit is the year 5138 in seconds and 1973 in milliseconds, so only milliseconds before 1973 are misread.
-_UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))
+# A number below the limit counts this unit; at it, the next. The first limit is the year 5138 in seconds and
+# 1973 in milliseconds, so only milliseconds before 1973 are misread.
+_UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
+_LIMITS = (10**11, 10**14, 10**17, 2**63)
+_USUAL = (315_532_800, 4_102_444_800)  # 1980 and 2100, in seconds
+_DAYS = (19_000_101, 21_001_231)  # 20240517 is a day far more often than an hour in August 1970
+# Python's own datetimes have these years, and Polars panics on much later ones.
+_FIRST, _END = -62_135_596_800_000_000, 253_402_300_800_000_000
+_NATIVE = {"Date": 86_400_000_000, "ms": 1_000, "us": 1}
 _BODIES = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y%m%d %H%M%S%.f", "%Y%m%d")
 _ZONE = r"(?:\s*(Z|z|UTC|GMT)|\s?([+-])(\d{2}):?(\d{2})?)$"
-ALLOWED = "epoch seconds or milliseconds, ISO 8601 such as 2024-05-17T08:30:00Z, or dates"
+_ALLOWED = (
+    "is no time; epoch seconds or milliseconds, ISO 8601 such as 2024-05-17T08:30:00Z, or dates are read, "
+    "and other orders with time_format= (--time-format), for example '%d/%m/%Y %H:%M'"
+)
 
 
 class BadTimeError(Exception):
-    """The first value that is no time, by its row; the caller knows the file and the line."""
+    """The first value that is no time, by its row, and why; the caller knows the file and the line."""
 
-    def __init__(self, row: int, value: object) -> None:
-        super().__init__(row, value)
-        self.row, self.value = row, value
+    def __init__(self, row: int, value: object, fault: str = _ALLOWED) -> None:
+        super().__init__(row, value, fault)
+        self.row, self.value, self.fault = row, value, fault
 
 
 def to_microseconds(times: pl.Series, *, source: str, time_format: str | None = None) -> NDArray[np.int64]:
-    """Native datetimes and dates, numbers by their magnitude, and text; without a zone the time is UTC.
+    """Native datetimes and dates, numbers by the magnitude of most, and text; without a zone the time is UTC.
 
     There must be no nulls. `time_format` is a strftime format for text in another order.
     """
     if times.dtype == pl.String:
-        return _from_text(times, source, time_format)
-    if isinstance(times.dtype, (pl.Datetime, pl.Date)):
-        return times.cast(pl.Datetime("us")).to_physical().to_numpy()
+        moments = _from_text(times, source, time_format)
+    elif isinstance(times.dtype, (pl.Datetime, pl.Date)):
+        moments = _from_native(times)
+    elif times.dtype.is_numeric():
+        moments = _from_numbers(times, source)
+    else:
+        raise SourceError(
+            f"{source}: column {times.name!r} holds {times.dtype}, which is no time; "
+            "epochs, text and dates are read"
+        )
+    # Polars cannot show a date that is out of range: its number is shown.
+    outside = (moments < _FIRST) | (moments >= _END)
+    _refuse_first(outside, times.to_physical(), "is not between the years 1 and 9999; mend it")
+    return moments
+
+
+def _from_native(times: pl.Series) -> NDArray[np.int64]:
+    values: NDArray[np.int64] = times.to_physical().to_numpy().astype(np.int64)
+    factor = _NATIVE.get(getattr(times.dtype, "time_unit", "Date"))
+    if factor is None:  # nanoseconds
+        return values // 1_000
+    return np.clip(values, _FIRST // factor - 1, _END // factor) * factor  # beyond both ends it is refused
+
+
+def _from_numbers(times: pl.Series, source: str) -> NDArray[np.int64]:
+    """Epochs in the unit of most values, or days such as 20240517; values of another unit are refused."""
     if times.dtype.is_integer():
-        return _from_integers(times, source)
-    if times.dtype.is_float() or times.dtype.is_decimal():
-        return _from_floats(times.cast(pl.Float64), source)
-    raise SourceError(
-        f"{source}: column {times.name!r} holds {times.dtype}, which is no time; {ALLOWED} are read"
+        numbers = times.cast(pl.Int64, strict=False)
+    else:
+        numbers = times.cast(pl.Float64)
+        numbers = numbers.set(~numbers.is_finite(), None)
+    _refuse_first_null(numbers, times)
+    values = numbers.to_numpy()
+    days = _as_days(numbers)
+    if days is not None:
+        note(f"{source}: read {times.name!r} as days such as {int(values[0])}")
+        _refuse_first(
+            days.is_null().to_numpy(), times, "is no day such as 20240517, as most of this column are"
+        )
+        return _from_native(days)
+
+    def beyond(limit: int) -> NDArray[np.bool_]:
+        return (values >= limit) | (values <= -limit)
+
+    # That of the median, zeros apart, which are of every unit.
+    filled = max(1, int(np.count_nonzero(values)))
+    unit = sum(2 * int(np.count_nonzero(beyond(limit))) >= filled for limit in _LIMITS[:-1])
+    first, end = _USUAL
+    usual = [(values >= first * 1_000**power) & (values < end * 1_000**power) for power in range(unit)]
+    coarser = np.logical_or.reduce(usual) if usual else np.zeros(len(values), np.bool_)
+    # Where as many lie between these and the usual years of the unit, all are counted from some start.
+    between = (values >= end) & (values < first * 1_000**unit) & ~coarser
+    if np.count_nonzero(between) >= np.count_nonzero(coarser):
+        coarser[:] = False
+    _refuse_first(
+        coarser | beyond(_LIMITS[unit]),
+        times,
+        f"is not in {_UNITS[unit]}, as most of this column are; give one unit",
     )
-
-
-def _from_integers(times: pl.Series, source: str) -> NDArray[np.int64]:
-    lowest, highest = times.min(), times.max()
-    if not isinstance(lowest, int) or not isinstance(highest, int):
-        return np.empty(0, np.int64)
-    if lowest >= 19_000_101 and highest <= 21_001_231:
-        # 20240517 is a day far more often than an hour in August 1970.
-        days = times.cast(pl.String).str.to_date("%Y%m%d", strict=False)
-        if not days.null_count():
-            note(f"{source}: read {times.name!r} as days such as {lowest}")
-            return to_microseconds(days, source=source)
-    values = times.cast(pl.Int64, strict=False)
-    _refuse_first_null(values, times)
-    magnitude = max(abs(lowest), abs(highest))
-    for limit, factor in _UNITS:
-        if magnitude < limit:
-            return values.to_numpy() * np.int64(factor)
-    return values.to_numpy() // np.int64(1_000)
-
-
-def _from_floats(times: pl.Series, source: str) -> NDArray[np.int64]:
-    _refuse_first_null(times.set(~times.is_finite(), None), times)
-    values = times.to_numpy()
-    whole = np.round(values).astype(np.int64)
+    note(f"{source}: read {times.name!r} as {_UNITS[unit]} since 1970")
+    whole = values.astype(np.int64)
     if np.array_equal(whole, values):
-        return _from_integers(pl.Series(times.name, whole), source)
-    magnitude = float(np.abs(values).max())
-    factor = next((float(factor) for limit, factor in _UNITS if magnitude < limit), 1e-3)
-    return np.round(values * factor).astype(np.int64)
+        return whole * 1_000 ** (2 - unit) if unit < 3 else whole // 1_000
+    return np.round(values * 1_000.0 ** (2 - unit)).astype(np.int64)
+
+
+def _as_days(numbers: pl.Series) -> pl.Series | None:
+    """Whole numbers as days, where half of them at least are days; null where one is none."""
+    if 2 * int(numbers.is_between(*_DAYS).sum()) < len(numbers):
+        return None
+    whole = numbers.cast(pl.Int64, strict=False)
+    days = whole.cast(pl.String).str.to_date("%Y%m%d", strict=False).set(whole != numbers, None)
+    return days if 2 * days.null_count() <= len(days) else None
 
 
 def _from_text(times: pl.Series, source: str, time_format: str | None) -> NDArray[np.int64]:
     numbers = times.cast(pl.Int64, strict=False)
     if time_format is None and not numbers.null_count():
-        return _from_integers(numbers, source)
+        return _from_numbers(numbers, source)
     text = times.str.strip_chars()
     if time_format is not None:
         moments = _parse(text, time_format)
@@ -227,7 +269,7 @@ def _from_text(times: pl.Series, source: str, time_format: str | None) -> NDArra
         return moments.to_physical().to_numpy()
     floats = text.cast(pl.Float64, strict=False)
     if not floats.null_count():
-        return _from_floats(floats, source)
+        return _from_numbers(floats, source)
     if floats.null_count() * 2 <= len(text):
         _refuse_first_null(floats, times)
     return _from_iso(times, text)
@@ -261,9 +303,13 @@ def _parse(text: pl.Series, body: str) -> pl.Series:
 
 
 def _refuse_first_null(parsed: pl.Series, times: pl.Series) -> None:
-    if parsed.null_count():
-        row = int(parsed.is_null().arg_max() or 0)
-        raise BadTimeError(row, times[row])
+    _refuse_first(parsed.is_null().to_numpy(), times, _ALLOWED)
+
+
+def _refuse_first(bad: NDArray[np.bool_], times: pl.Series, fault: str) -> None:
+    if bad.any():
+        row = int(bad.argmax())
+        raise BadTimeError(row, times[row], fault)
 
 
 # -- ids -----------------------------------------------------------------------------------------------------

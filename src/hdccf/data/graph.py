@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+from torch.nn import functional
 
 from hdccf.data.adjacency import Adjacency
 from hdccf.data.interactions import Interactions
@@ -121,6 +122,12 @@ class Neighbours:
         # As numbers: a mask would be searched for its hits again for each of the three.
         hit = (place >= 0).nonzero().squeeze(1)
         return rows.index_select(0, hit), place.index_select(0, hit), entries.index_select(0, hit)
+
+    def sums(self, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "nodes k"]:
+        """The sum of the vectors of each node's neighbours."""
+        # A basis from QR lies column by column, and bags read rows.
+        rows = vectors.contiguous()
+        return functional.embedding_bag(self.flat, rows, self.starts, mode="sum", include_last_offset=True)
 
     @cached_property
     def _pair_keys(self) -> tuple[Int64[Tensor, " pairs"], Int64[Tensor, " pairs"]]:

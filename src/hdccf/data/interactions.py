@@ -261,22 +261,31 @@ class Interactions:
             error=DataError,
         )
         try:
-            pairs = pl.read_parquet(folder / "pairs.parquet")
-            user_ids = pl.read_parquet(folder / "users.parquet")["id"]
-            items = pl.read_parquet(folder / "items.parquet")
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as cause:
+            pairs, users, items = (
+                _complete(folder / f"{name}.parquet") for name in ("pairs", "users", "items")
+            )
+            times = pairs["time"].cast(pl.Int64) if "time" in pairs.columns else None
+            loaded = cls(
+                users=pairs["user"].to_numpy(writable=True),
+                items=pairs["item"].to_numpy(writable=True),
+                times=None if times is None else times.to_numpy(writable=True),
+                counts=pairs["count"].to_numpy(writable=True),
+                user_ids=users["id"].rename("user"),
+                item_ids=items["id"].rename("item"),
+                titles=items["title"].cast(pl.String) if "title" in items.columns else None,
+            )
+            _ = loaded.fingerprint
+        # The last two come from missing values and columns of other types.
+        except (
+            OSError,
+            pl.exceptions.PolarsError,
+            pl.exceptions.PanicException,
+            TypeError,
+            ValueError,
+        ) as cause:
             raise DataError(
                 f"{folder} is damaged ({one_line(cause)}); save the interactions again"
             ) from cause
-        loaded = cls(
-            users=pairs["user"].to_numpy(writable=True),
-            items=pairs["item"].to_numpy(writable=True),
-            times=pairs["time"].cast(pl.Int64).to_numpy(writable=True) if "time" in pairs.columns else None,
-            counts=pairs["count"].to_numpy(writable=True),
-            user_ids=user_ids.rename("user"),
-            item_ids=items["id"].rename("item"),
-            titles=items["title"] if "title" in items.columns else None,
-        )
         if loaded.fingerprint != meta.get("fingerprint"):
             raise DataError(
                 f"{folder} is damaged: its fingerprint is {loaded.fingerprint}, not "
@@ -345,6 +354,14 @@ def align(parts: list[Interactions]) -> list[Interactions]:
         )
         for part, users, items in zip(parts, user_codes, item_codes, strict=True)
     ]
+
+
+def _complete(file: Path) -> pl.DataFrame:
+    """A saved table in which only titles may be missing."""
+    table = pl.read_parquet(file)
+    if any(table[name].null_count() for name in table.columns if name != "title"):
+        raise ValueError(f"a value is missing in {file.name}")
+    return table
 
 
 def _one_vocabulary(parts: list[pl.Series]) -> tuple[pl.Series, list[IntArray]]:

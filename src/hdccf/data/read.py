@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from hdccf.console import note
 from hdccf.data.adjacency import IntArray
 from hdccf.data.columns import (
-    ALLOWED,
     BadTimeError,
     OpenTable,
     Table,
@@ -27,7 +26,7 @@ from hdccf.data.columns import (
 )
 from hdccf.data.interactions import Interactions
 from hdccf.data.tables import open_frame, open_paths
-from hdccf.errors import SourceError, one_line
+from hdccf.errors import SourceError, one_line, without_secrets
 
 _FRAMES = "a path, a Polars or pandas data frame, an Arrow table, or a SciPy sparse matrix"
 _ROWS_AT_A_TIME = 100_000
@@ -71,7 +70,8 @@ def read(
     time_format
         A strftime format for times in another order than ISO 8601, such as `"%d/%m/%Y %H:%M"`.
     drop_nulls
-        Leaves out rows without user, item or time, which are otherwise refused.
+        Leaves out rows without user, item, time or, where there is a `minimum_rating`, a finite rating; they
+        are otherwise refused.
     format
         `csv`, `tsv`, `jsonl` or `parquet`, where the file's name does not say so.
 
@@ -119,7 +119,7 @@ def to_interactions(
     needed = [name for role, name in columns.items() if role != "title" and (role != "rating" or filtering)]
     table = _without_nulls(table, needed, source, drop_nulls)
     if minimum_rating is not None:
-        table = _at_least(table, columns["rating"], minimum_rating, source)
+        table = _at_least(table, columns["rating"], minimum_rating, source, drop_nulls)
     if integer_ids:
         table = with_integers(table, [columns["user"], columns["item"]])
     times = _times(table, columns["time"], source, time_format) if "time" in columns else None
@@ -158,9 +158,12 @@ def _open(source: Any, text: TextOptions, kind: str | None) -> OpenTable | Inter
     if isinstance(source, Interactions):
         return source
     if isinstance(source, (str, Path)):
-        path = Path(source).expanduser()
-        is_saved = path.is_dir() and (path / "meta.json").is_file()
-        return Interactions.load(path) if is_saved else open_paths(str(source), text, kind)
+        try:
+            path = Path(source).expanduser()
+            is_saved = path.is_dir() and (path / "meta.json").is_file()
+            return Interactions.load(path) if is_saved else open_paths(str(source), text, kind)
+        except (OSError, RuntimeError) as cause:  # no permission, a name that is too long; no home folder
+            raise SourceError(f"{str(source)[:200]} cannot be read ({one_line(cause)[:200]})") from cause
     if isinstance(source, (pl.DataFrame, pl.LazyFrame)):
         return open_frame(source, "the data frame")
     if hasattr(source, "tocoo") and hasattr(source, "nnz"):
@@ -196,15 +199,26 @@ def _without_nulls(table: Table, needed: Sequence[str], source: str, drop: bool)
     return table.filter(~empty)
 
 
-def _at_least(table: Table, rating: str, minimum: float, source: str) -> Table:
+def _at_least(table: Table, rating: str, minimum: float, source: str, drop: bool) -> Table:
     values = table.frame[rating]
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False) if values.dtype == pl.String else values
     if not (numbers.dtype.is_numeric() or numbers.dtype == pl.Boolean):
         raise SourceError(f"{source}: column {rating!r} holds {values.dtype}; a rating must be a number")
     _refuse_null(table, rating, numbers, "number; mend it, or give another rating=")
-    keep = numbers.cast(pl.Float64) >= minimum
+    numbers = numbers.cast(pl.Float64)
+    finite = numbers.is_finite()
+    if not (finite.all() or (drop and finite.any())):
+        row = int((~finite).arg_max() or 0)
+        raise SourceError(
+            f"{table.locate(row)}, column {rating!r}: {values[row]!r} is no finite number; mend it, or give "
+            "drop_nulls=True (--drop-nulls) to leave such rows out"
+        )
+    if not finite.all():
+        note(f"{source}: left out {int((~finite).sum()):,} rows whose {rating!r} is no finite number")
+    # NaN would count as the largest number.
+    keep = finite & (numbers >= minimum)
     if not keep.any():
-        highest = float(numbers.to_numpy().max())
+        highest = float(numbers.filter(finite).to_numpy().max())
         raise SourceError(f"{source}: no {rating!r} is at least {minimum:g}; the highest is {highest:g}")
     return table if keep.all() else table.filter(keep)
 
@@ -229,10 +243,7 @@ def _times(table: Table, column: str, source: str, time_format: str | None) -> N
     try:
         return to_microseconds(table.frame[column], source=source, time_format=time_format)
     except BadTimeError as bad:
-        raise SourceError(
-            f"{table.locate(bad.row)}, column {column!r}: {bad.value!r} is no time; {ALLOWED} are "
-            "read, and other orders with time_format= (--time-format), for example '%d/%m/%Y %H:%M'"
-        ) from bad
+        raise SourceError(f"{table.locate(bad.row)}, column {column!r}: {bad.value!r} {bad.fault}") from bad
 
 
 # -- SQL -----------------------------------------------------------------------------------------------------
@@ -278,10 +289,11 @@ def read_sql(
         frame = _from_postgres(query, uri)
     else:
         raise SourceError(
-            f"{_without_password(uri)!r} is no database that can be read; give sqlite:///file.db or postgresql://host/database"
+            f"{without_secrets(uri)!r} is no database that can be read; give sqlite:///file.db or "
+            "postgresql://host/database"
         )
     return to_interactions(
-        open_frame(frame, f"the query on {_without_password(uri)}"),
+        open_frame(frame, f"the query on {without_secrets(uri)}"),
         {"user": user, "item": item, "time": time, "rating": rating, "title": title},
         minimum_rating=minimum_rating,
         time_format=time_format,
@@ -292,7 +304,9 @@ def read_sql(
 def _from_sqlite(query: str, uri: str) -> pl.DataFrame:
     match = re.fullmatch(r"sqlite:///(.+)", uri)
     if match is None:
-        raise SourceError(f"{uri!r} names no file; give sqlite:///relative.db or sqlite:////absolute.db")
+        raise SourceError(
+            f"{without_secrets(uri)!r} names no file; give sqlite:///relative.db or sqlite:////absolute.db"
+        )
     path = Path(unquote(match[1]))
     if not path.is_file():
         raise SourceError(
@@ -320,9 +334,12 @@ def _from_postgres(query: str, uri: str) -> pl.DataFrame:
             with connection.cursor(name="hdccf") as cursor:
                 cursor.execute(query)
                 return _collect(cursor, query)
-    except psycopg.Error as cause:
-        where = _without_password(uri)
-        raise SourceError(f"the query on {where} failed ({one_line(cause)}): {one_line(query)}") from cause
+    except (psycopg.Error, ValueError) as cause:  # the latter for characters that no URI can hold
+        why = one_line(cause)
+        if _repeats_secret(why, uri):
+            why = f"{type(cause).__name__}, whose text is left out since it repeats a part of the password"
+        # Not from the cause, whose text a traceback would show.
+        raise SourceError(f"the query on {without_secrets(uri)} failed ({why}): {one_line(query)}") from None
 
 
 def _collect(cursor: Any, query: str) -> pl.DataFrame:
@@ -340,8 +357,14 @@ def _collect(cursor: Any, query: str) -> pl.DataFrame:
     try:
         return pl.concat(portions, how="vertical_relaxed")
     except pl.exceptions.PolarsError:
+        pass
+    try:
         # A column of several types, as SQLite allows: as text all of its values can stand together.
         return pl.concat([portion.cast(pl.String) for portion in portions])
+    except pl.exceptions.PolarsError as cause:
+        raise SourceError(
+            f"the query gives a column of bytes beside other types ({one_line(cause)}); cast it to text"
+        ) from cause
 
 
 def _column(name: str, values: Sequence[Any]) -> pl.Series:
@@ -352,5 +375,8 @@ def _column(name: str, values: Sequence[Any]) -> pl.Series:
     return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
 
 
-def _without_password(uri: str) -> str:
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", uri)
+def _repeats_secret(text: str, uri: str) -> bool:
+    """Whether a message repeats a word of the password: libpq names a part that it cannot read."""
+    secrets = re.findall(r"://[^:]*:(.*)@", uri) + re.findall(r"pass[^=&]*=([^&]*)", uri, re.IGNORECASE)
+    words = re.findall(r"\w+", " ".join([*secrets, *map(unquote, secrets)]))
+    return any(re.search(rf"\b{word}\b", text) for word in words)

@@ -253,6 +253,11 @@ class ShardedNeighbours(Neighbours):
         every = every[every[:, 0].argsort(stable=True)]
         return every[:, 0], every[:, 1], every[:, 2]
 
+    def sums(self, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "nodes k"]:
+        every = vectors.new_zeros(len(self.degrees), vectors.shape[1])
+        every[self.first : self.last] = self.own.sums(vectors)
+        return self.group.all_reduce_in_place(every, _PURPOSE)
+
     def _lengths(self, nodes: Int64[Tensor, " b"]) -> list[int]:
         """How many neighbours of these nodes each process has."""
         owners = torch.searchsorted(self._lasts, nodes, right=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hdccf.data.batches import NO_ITEM, History, Windows
-from hdccf.data.graph import Graph, Neighbours
+from hdccf.data.graph import Graph
 from hdccf.rng import dropout_mask
 from hdccf.similarity import Vectors, unit
 
@@ -250,20 +250,11 @@ def spectral_vectors(
     width = min(dim + _MORE_COLUMNS, graph.n_users, graph.n_items)
     basis = torch.randn(graph.n_items, width, generator=generator, dtype=dtype)
     for _ in range(_ROUNDS):
-        image = of_users * _sums(graph.items_of, of_items * basis)
-        basis = torch.linalg.qr(of_items * _sums(graph.users_of, of_users * image)).Q
-    image = of_users * _sums(graph.items_of, of_items * basis)
+        image = of_users * graph.items_of.sums(of_items * basis)
+        basis = torch.linalg.qr(of_items * graph.users_of.sums(of_users * image)).Q
+    image = of_users * graph.items_of.sums(of_items * basis)
     # The image is tall and thin: the small matrix of its products has its spectrum.
     squares, turn = torch.linalg.eigh((image.T @ image).double())
     turn = turn.flip(1)[:, :dim].to(dtype)
     values = squares.flip(0)[:dim].clamp_min(0).sqrt().to(dtype)
     return image @ turn, (basis @ turn) * values
-
-
-def _sums(neighbours: Neighbours, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "nodes k"]:
-    """The sparse matrix of ones times vectors, as a bag a node."""
-    # A basis from QR lies column by column, and bags read rows.
-    rows = vectors.contiguous()
-    return functional.embedding_bag(
-        neighbours.flat, rows, neighbours.starts, mode="sum", include_last_offset=True
-    )

@@ -148,8 +148,8 @@ class SDGARGenerator(NegativeSource):
         """log z_u and v_uk, each from draws of its own."""
         size, k = self.own.update_draws, self.own.components
         log_sums, values = [], []
-        everybody = torch.arange(len(self.of_users), device=self.of_users.device)
-        for users in torch.split(everybody, max(1, _PART // (size * k))):
+        every_user = torch.arange(len(self.of_users), device=self.of_users.device)
+        for users in torch.split(every_user, max(1, _PART // (size * k))):
             _, hardness, log_chances = self._drawn(users, request, generator)
             log_sum = log_importance_sum(hardness, log_chances, self.own.temperature)
             items, hardness, log_chances = self._drawn(users, request, generator)
@@ -179,8 +179,8 @@ class SDGARGenerator(NegativeSource):
         counts.index_put_((places, of_component), counts.new_ones(()), accumulate=True)
         scorer = request.scorer()
         values = torch.zeros_like(self.of_items)
-        everybody = torch.arange(len(users), device=users.device)
-        for part in torch.split(everybody, max(1, _PART // len(values))):
+        every_user = torch.arange(len(users), device=users.device)
+        for part in torch.split(every_user, max(1, _PART // len(values))):
             chosen = users[part]
             hardness = functional.softplus(scorer.score_block(chosen))
             log_chances = (self.of_users[chosen] @ self.of_items.T).clamp_min_(_LEAST_CHANCE).log_()

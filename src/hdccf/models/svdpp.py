@@ -165,10 +165,10 @@ class SVDppNet(nn.Module):
 
     @torch.no_grad()
     def scorer(self) -> Scorer:
-        """Everybody's vector is made once. The biases are two more coordinates, multiplied by ones."""
+        """Every user's vector is made once. The biases are two more coordinates, multiplied by ones."""
         b_u, b_i = self.user_biases.embedding, self.item_biases.embedding
-        everybody = self.of(torch.arange(len(b_u), device=b_u.device))
-        users = torch.cat([everybody, self.mean + b_u, torch.ones_like(b_u)], dim=1)
+        every_user = self.of(torch.arange(len(b_u), device=b_u.device))
+        users = torch.cat([every_user, self.mean + b_u, torch.ones_like(b_u)], dim=1)
         items = torch.cat([self.items.embedding, torch.ones_like(b_i), b_i], dim=1)
         return VectorScorer(Dot(), Vectors(users, users), Vectors(items, items))
 

@@ -7,7 +7,7 @@ By Bayes' rule an unobserved item with score s is then liked with probability ω
 - p⁺: the scores of held-out pairs. Training pairs would not do: the model has been pulled towards them, and
   towards no false negative.
 - Scores are taken in each user's own units, z = (s − mean) / deviation over their unobserved items, so that
-  one p and one p⁺ serve everybody (decision 21).
+  one p and one p⁺ serve all users (decision 21).
 - ω cannot be learnt from p and p⁺ alone, but bounded: it is at least the share that is known to be held out,
   and at most what makes the hardest negatives false for certain.
 """
@@ -168,7 +168,7 @@ class UserNegatives:
     grid: Values
     """Scores, for the curves."""
     curves: dict[str, Values]
-    """Densities on the grid: "unobserved" and "training" of the user, "positives" of everybody."""
+    """Densities on the grid: "unobserved" and "training" of the user, "positives" of all users."""
 
 
 def negatives_of(

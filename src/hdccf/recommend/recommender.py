@@ -234,12 +234,12 @@ class Recommender:
         if target.suffix != ".parquet":
             raise ConfigError(f"{target} is not a Parquet file; give a name that ends in .parquet")
         wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
-        scorer, everybody = self.scorer(history), torch.arange(self.n_users)
-        schema = self._of_users(scorer, everybody[:0], wanted).schema
+        scorer, every_user = self.scorer(history), torch.arange(self.n_users)
+        schema = self._of_users(scorer, every_user[:0], wanted).schema
         with progress_bar("recommending", self.n_users, enabled=progress) as advance:
 
             def frames() -> Iterator[pl.DataFrame]:
-                for rows in torch.split(everybody, _USERS_AT_ONCE):
+                for rows in torch.split(every_user, _USERS_AT_ONCE):
                     yield self._of_users(scorer, rows, wanted)
                     advance(len(rows))
 

@@ -176,7 +176,9 @@ class RunFolder:
         if not file.exists():
             return []
         records = []
-        for line in file.read_bytes().splitlines():
+        with explained(file):
+            lines = file.read_bytes().splitlines()
+        for line in lines:
             try:
                 records.append(_Record.model_validate_json(line).model_dump())
             except ValidationError:
