@@ -34,6 +34,7 @@ from scipy import sparse
 
 import hdccf
 from hdccf.config import Settings
+from hdccf.data.download import cache_home
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import predefined_split
@@ -45,7 +46,7 @@ from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.similarity import Cosine, Dot, Modulated, Similarity, Vectors
 
 RESULTS = Path(__file__).parent.parent / "results"
-CACHE = Path.home() / ".cache" / "hdccf" / "bench"
+CACHE = cache_home() / "bench"
 SIZES = (3_000, 50_000, 1_000_000)
 QUICK_INDEX = (20_000,)
 POOLS = (10, 20, 50, 100, 200, 500, 1000, 2000)

@@ -4,7 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ENVIRONMENTS = Path.home() / ".cache" / "hdccf" / "peers"
+from hdccf.data.download import cache_home
+
+ENVIRONMENTS = cache_home() / "peers"
 
 
 def python_with(name: str, requirements: tuple[str, ...]) -> Path:
