@@ -39,7 +39,7 @@ LEARNING: dict[str, Any] = {
 }
 PAPER = {"temperature": 0.2, "embedding_dim": 8, "epochs": 2, "learning_rate": 0.05, "batch_size": 64}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "blocks": ("hdccf", {"user_vector": "free", "user_side": 0.0}),
+    "blocks": ("hdccf", {"user_vector": "free", "user_side": 0.0, "start": "random"}),
     "paper": ("hdccf", {**MODELS["hdccf"].presets["paper"], **PAPER}),
     "block bpr": ("bpr", {"sampler": "block"}),
     "bpr": ("bpr", {}),
