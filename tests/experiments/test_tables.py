@@ -22,6 +22,7 @@ from hdccf.experiments.tables import (
     comparison_latex,
     comparison_markdown,
     latex,
+    provenance,
     title_of,
     write_study,
     write_table,
@@ -126,6 +127,12 @@ def test_a_row_that_could_not_be_run_is_left_out_and_told(journal: Journal, tmp_
     assert [row.label for row in found.rows] == ["bpr", "hdccf"]
     assert "- ease: too many items" in comparison_markdown(found)
     assert ",ease," not in comparison_csv(found.cells)
+
+
+def test_numbers_name_the_split_and_the_commit_they_come_from() -> None:
+    records = [{"commit": "abc", "machine": "two cores", "seed": seed, "split": "5f"} for seed in (1, 0)]
+    found = provenance(Outcome({"EASE": records}, {}), "hdccf reproduce table")
+    assert found == "`hdccf reproduce table`; split 5f; seeds 0, 1; commit abc; two cores."
 
 
 def _latex_body(found: Results) -> str:

@@ -133,12 +133,13 @@ def write_files(stem: Path, **texts: str) -> None:
 
 
 def provenance(outcome: Outcome, command: str) -> str:
-    """Which command, commits, seeds and machines the numbers come from."""
+    """Which command, split, seeds, commits and machines the numbers come from."""
     records = [record for rows in outcome.records.values() for record in rows]
     commits = ", ".join(dict.fromkeys(record["commit"] for record in records))
     machines = "; ".join(dict.fromkeys(record["machine"] for record in records))
     seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in records}))
-    return f"`{command}`; seeds {seeds}; commit {commits}; {machines}."
+    splits = ", ".join(dict.fromkeys(record["split"] for record in records))
+    return f"`{command}`; split {splits}; seeds {seeds}; commit {commits}; {machines}."
 
 
 # -- the comparison of models --------------------------------------------------------------------------------
