@@ -291,7 +291,7 @@ def evaluate_run(
         settings |= {"split": run.split.fingerprint, "candidates": CANDIDATE_FORMAT, "weights": digest}
         if all(saved.settings.get(setting) == value for setting, value in settings.items()):
             return saved
-    # Somebody else's run can be evaluated as well, where nothing may be written.
+    # A run in a folder without write permission can be evaluated as well.
     writable = os.access(folder.parents[2], os.W_OK)
     with locked(Path(run.path), EvaluationError) if writable else nullcontext():
         found = evaluate(run, run.split, **asked, progress=progress, rank=rank)
