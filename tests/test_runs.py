@@ -252,6 +252,14 @@ def test_temporaries_of_a_killed_write_are_removed(tmp_path: Path) -> None:
         assert not any(path.exists() for path in left)
 
 
+def test_temporaries_of_another_run_stay(tmp_path: Path) -> None:
+    """The name of a run is no pattern."""
+    other = tmp_path / ".run1.tmp-x1"
+    other.mkdir()
+    with locked(tmp_path / "run[1]", RunError):
+        assert other.exists()
+
+
 @pytest.mark.parametrize(
     ("uri", "kept"),
     [

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def locked(folder: Path, error: type[HdccfError]) -> Iterator[None]:
     except OSError as cause:
         raise error(f"{folder} could not be written ({cause}); check the folder") from cause
     # What a killed process left of its writes.
-    for left in [*folder.glob(f".*{TEMPORARY}*"), *folder.parent.glob(f".{folder.name}{TEMPORARY}*")]:
+    for left in [*folder.glob(f".*{TEMPORARY}*"), *folder.parent.glob(f".{escape(folder.name)}{TEMPORARY}*")]:
         shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
     try:
         yield
