@@ -83,7 +83,7 @@ def test_a_list_is_told_from_the_rest_as_well_as_by_a_trained_vector(kind: str, 
 
     users = torch.arange(world.n_users)
     folded = fitted.model.users_from(world.train).score_block(users)
-    assert right(folded) > right(fitted.score_block(users)) - 0.02
+    assert right(folded) > right(fitted.model.scorer().score_block(users)) - 0.02
     assert right(folded) > 0.6
 
 

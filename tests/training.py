@@ -53,6 +53,7 @@ def quick(kind: str = "history", **values: Any) -> HDCCF:
         "optimizer": "adam",
         "block_users": 10,
         "batch_size": 64,
+        "calibrate": "off",
     }
     return HDCCF(**{**chosen, **KINDS[kind], **values})
 

@@ -70,6 +70,12 @@ class Variant(_Dimension):
 
 Dimension = Real | Whole | Choice | Variant
 
+VALIDATION_METRIC = "sampled:ndcg@10"
+"""What epochs and calibrations are chosen by, where nothing else is set: the paper's."""
+
+Calibrated = Literal["off", "popularity", "full"]
+"""What is added to trained scores: nothing, the popularity dial, or the dial and an item–item filter."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -199,6 +205,16 @@ class Settings(Options):
         """The assumed probability that an unobserved item is a false negative."""
         return 0.0
 
+    @property
+    def softmax_temperature(self) -> float | None:
+        """τ where the loss is a softmax of f/τ over items; None for other losses."""
+        return None
+
+    @property
+    def calibration(self) -> Calibrated:
+        """What is chosen on validation after training."""
+        return "popularity"
+
 
 class TrainingSettings(Settings):
     """What every model that is trained by gradients has in common."""
@@ -220,7 +236,7 @@ class TrainingSettings(Settings):
     """Evaluations without a new best before training stops."""
     evaluate_every: int = Field(default=1, ge=1)
     """Epochs between evaluations on the validation part."""
-    validation_metric: str = "sampled:ndcg@10"
+    validation_metric: str = VALIDATION_METRIC
     """What early stopping and the choice of the best epoch go by: protocol:metric@k."""
 
     @model_validator(mode="after")
@@ -281,6 +297,8 @@ class FitOptions(Options):
         How often the training state is saved.
     tensorboard, profile
         Whether to write curves for TensorBoard, and seconds by stage.
+    calibrate
+        Whether to choose the popularity dial and the item–item filter on validation after training.
     cluster
         The workers that train together on Ray; none is this process alone.
 
@@ -304,8 +322,12 @@ class FitOptions(Options):
     """Say at the end where the time went, by stage, and keep it as profile.json."""
     cluster: Cluster | None = None
     """The workers that train together; none is this process alone."""
+    calibrate: bool = True
+    """Choose the popularity dial and the weight of an item–item filter on validation after training."""
 
 
+MAX_DIAL = 3.0
+"""The popularity dial goes from −3 to 3; what is useful lies between −1 and 1."""
 TOP_K = 10
 """How long a list is, where nothing else is asked for."""
 EXPLAINED = 3

@@ -9,12 +9,13 @@ import typer
 from hdccf.cli.answering import Run, load
 from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.train import CLUSTER_FLAGS
-from hdccf.config import Cluster, EvaluationOptions
+from hdccf.config import MAX_DIAL, Cluster, EvaluationOptions
 from hdccf.errors import EvaluationError, needs_ray
 
 if TYPE_CHECKING:
     from hdccf.evaluation.compare import Comparison
     from hdccf.evaluation.evaluation import Evaluation, Rank
+    from hdccf.recommend.dial import Dial
 
 _DEFAULTS = EvaluationOptions()
 PROTOCOLS_OF = {**{name: (name,) for name in _DEFAULTS.protocols}, "both": _DEFAULTS.protocols}
@@ -53,6 +54,23 @@ def evaluate(
     run: Run,
     options: Ranking,
     cluster: Annotated[Cluster | None, Panel(only=("workers", "address"), flags=CLUSTER_FLAGS)],
+    popularity: Annotated[
+        float | None,
+        typer.Option(
+            metavar="γ",
+            min=-MAX_DIAL,
+            max=MAX_DIAL,
+            help="Another setting of the popularity dial than validation chose; nothing is kept.",
+        ),
+    ] = None,
+    dial: Annotated[
+        bool,
+        typer.Option(
+            "--dial",
+            help="The curve of accuracy, coverage and popularity against the dial, as a table, and as a "
+            "picture in the run's directory.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     as_markdown: AsMarkdown = False,
 ) -> None:
@@ -60,6 +78,11 @@ def evaluate(
     from hdccf.evaluation.compare import evaluate_run
 
     _refuse_both(as_json, as_markdown)
+    if dial or popularity is not None:
+        if cluster is not None or (dial and popularity is not None):
+            raise EvaluationError("--dial, --popularity and --workers exclude each other; choose one")
+        _show(_dialled(run, options, popularity), as_json, as_markdown)
+        return
     ranking: AbstractContextManager[Rank | None] = nullcontext()
     if cluster is not None:
         needs_ray("--workers")
@@ -111,7 +134,30 @@ def compare(
     _show(compare_systems(evaluations, names), as_json, as_markdown)
 
 
-def _show(found: "Evaluation | Comparison", as_json: bool, as_markdown: bool) -> None:
+def _dialled(run: Path, options: EvaluationOptions, popularity: float | None) -> "Evaluation | Dial":
+    """A run at another setting of the dial, or the whole curve with its picture."""
+    from hdccf.console import note
+    from hdccf.evaluation.evaluation import evaluate as evaluate_scorer
+    from hdccf.files import atomic_file
+    from hdccf.recommend.dial import popularity_curve
+
+    loaded = load(run)
+    if popularity is not None:
+        scorer = loaded.scorer("train", popularity)
+        return evaluate_scorer(scorer, loaded.split, progress=True, **options.model_dump())
+    curve = popularity_curve(loaded, options, progress=True)
+    picture = loaded.path / "dial.png"
+    try:
+        with atomic_file(picture) as temporary:
+            curve.plot(temporary)
+    except ImportError:
+        note("no picture: it needs matplotlib; install it with: pip install 'hdccf[plots]'")
+    else:
+        note(f"picture: {picture}")
+    return curve
+
+
+def _show(found: "Evaluation | Comparison | Dial", as_json: bool, as_markdown: bool) -> None:
     if as_json:
         typer.echo(found.to_json())
     elif as_markdown:

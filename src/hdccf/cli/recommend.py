@@ -9,7 +9,7 @@ from pydantic import Field
 from hdccf.cli.answering import AsJson, Run, TopK, load, print_lists
 from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.train import CLUSTER, CLUSTER_FLAGS
-from hdccf.config import TOP_K, Cluster, Options
+from hdccf.config import MAX_DIAL, TOP_K, Cluster, Options
 from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ class CandidateOptions(Options):
     """Only these items: a file, an id a line."""
     deny: Annotated[Path | None, Flag(metavar="FILE")] = None
     """None of these items: a file, an id a line."""
+    popularity: Annotated[float | None, Flag(metavar="γ"), Field(ge=-MAX_DIAL, le=MAX_DIAL)] = None
+    """The popularity dial, instead of what validation chose: -0.5 is more of what is popular, 0.5 less, 1
+    only what is particular to the user. See hdccf evaluate RUN --dial."""
     index_above: Annotated[int | None, Flag(metavar="N"), Field(ge=0)] = None
     """With more items than N let an approximate index propose them; needs hdccf[index]."""
 
@@ -82,6 +85,7 @@ def recommend(
         "include_seen": candidates.include_seen,
         "allow": _ids_in(candidates.allow, loaded),
         "deny": _ids_in(candidates.deny, loaded),
+        "popularity": candidates.popularity,
     }
     if file.out is not None:
         wanted = {"history": users.history, **limits}
@@ -119,8 +123,10 @@ def _refuse_contradictions(
         raise ConfigError(f"--all is for all users; leave out {' '.join(ids[:3])}")
     if not users.all_users and not ids:
         raise ConfigError("no users given; pass ids, --items with item ids, or --all --out recs.parquet")
-    if users.new_item and (candidates.allow or candidates.deny):
-        raise ConfigError("--allow and --deny are about items, and --new-item lists users; leave them out")
+    if users.new_item and (candidates.allow or candidates.deny or candidates.popularity is not None):
+        raise ConfigError(
+            "--allow, --deny and --popularity are about items, and --new-item lists users; leave them out"
+        )
 
 
 def _ids_in(file: Path | None, loaded: "Recommender") -> list[str] | None:

@@ -8,7 +8,7 @@ import typer
 
 from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, was_given, with_options
-from hdccf.config import Cluster, FitOptions, Options, Settings
+from hdccf.config import Cluster, FitOptions, Options, Settings, TrainingSettings
 from hdccf.errors import ConfigError, needs_ray, without_secrets
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ def train(
     from hdccf.recommend.run_folder import free_folder
 
     source, settings = data.source, model.settings()
+    own_metric = "validation_metric" in settings.model_fields_set
+    if data.interactions is not None and isinstance(settings, TrainingSettings) and not own_metric:
+        # Own events are ranked as users will meet them; named data sets as the paper does.
+        settings = settings.changed(validation_metric="full:ndcg@10")
     if cluster is not None:
         needs_ray("--workers")
         from hdccf.distributed.driver import check

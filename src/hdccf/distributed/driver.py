@@ -31,7 +31,8 @@ from hdccf.models import entry_named, name_of
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder
 from hdccf.rng import generator_for
-from hdccf.training.fit import parse_metric, result_of
+from hdccf.training.calibrate import calibrate_run, parse_metric
+from hdccf.training.fit import result_of
 from hdccf.training.state import TrainingState
 from hdccf.training.telemetry import open_tensorboard
 from hdccf.training.warm_start import start_from
@@ -119,7 +120,11 @@ def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:
     found = _call(run, cluster, progress)
     if "error" in found:
         raise TrainingError(found["error"])
-    _copy_results(run, cluster, found, bool(store.meta["validation"]))
+    result = _copy_results(run, cluster, found, bool(store.meta["validation"]))
+    if run.options.calibrate:
+        fitted = load_run(run.path)
+        calibrate_run(fitted.model, fitted.split, run, progress=progress)
+    write_json(run.result, result)
     return load_run(run.path)
 
 
@@ -198,7 +203,8 @@ def resolved_settings(run: RunFolder) -> dict[str, Any]:
     return run.settings.resolved(run.split().train).model_dump(mode="json")
 
 
-def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], validated: bool) -> None:
+def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], validated: bool) -> dict[str, Any]:
+    """Takes weights, state and metrics into the run's folder; returns what result.json will say."""
     last = newest(storage_of(run, cluster))
     if last is None:
         raise RunError(f"no whole checkpoint is in {storage_of(run, cluster)}; train again")
@@ -214,7 +220,7 @@ def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], valid
     with open_tensorboard(run.path if run.options.tensorboard else None) as board:
         for record in run.metrics():
             board.add(record)
-    write_json(run.result, result)
+    return result
 
 
 @contextmanager

@@ -27,8 +27,9 @@ from hdccf.evaluation.evaluation import Rank
 from hdccf.evaluation.metrics import Lists, Ranks
 from hdccf.evaluation.ranking import Ranker, Ranking
 from hdccf.models import entry_named
+from hdccf.models.calibration import Calibration
 from hdccf.recommend import export
-from hdccf.recommend.recommender import Recommender
+from hdccf.recommend.recommender import Recommender, load_calibration
 from hdccf.recommend.run_folder import Cluster, RunFolder
 
 _SHARDS_A_WORKER = 4
@@ -84,6 +85,11 @@ class ShardModel:
         self.store, self.wanted, self.seed = Store(store), wanted, about["seed"]
         # Copied, as the object store's memory is read-only, which torch does not support.
         self.weights = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+        self.calibration = None
+        if about["calibration"] is not None:
+            tensors, facts = about["calibration"]
+            copied = {name: torch.from_numpy(array.copy()) for name, array in tensors.items()}
+            self.calibration = Calibration.from_parts(copied, facts)
         self.entry = entry_named(about["model"])
         self.settings = self.entry.settings(**about["settings"])
 
@@ -92,7 +98,7 @@ class ShardModel:
         split = self.store.split_of(users, own_ids=own_ids)
         model: Any = self.entry.build(self.settings, split.train, torch.Generator())
         model.load_state_dict(shard_state(self.weights, model, users))
-        return Recommender(model, self.settings, split, seed=self.seed)
+        return Recommender(model, self.settings, split, seed=self.seed, calibration=self.calibration)
 
     def recommend(self, users: Shard) -> pl.DataFrame:
         """Top-k lists; `wanted` are arguments of `Recommender.recommend`."""
@@ -129,7 +135,11 @@ def map_shards(
     wanted: dict[str, Any],
 ) -> Iterator[Any]:
     """What a method of `ShardModel` returns for each tuple of arguments, in their order."""
-    about = {"model": run.model, "settings": resolved_settings(run), "seed": run.seed}
+    about = {"model": run.model, "settings": resolved_settings(run), "seed": run.seed, "calibration": None}
+    calibration = load_calibration(run)
+    if calibration is not None:
+        parts, facts = calibration.to_parts()
+        about["calibration"] = ({name: tensor.numpy() for name, tensor in parts.items()}, facts)
     tensors, _ = run.load_tensors(run.best)
     weights = ray.put({name: tensor.numpy() for name, tensor in tensors.items()})
     actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(ShardModel)

@@ -318,7 +318,8 @@ class Reproduction:
         try:
             if same:
                 return resume(folder, progress=self.progress)
-            options = FitOptions(threads=self.threads)
+            # Tables compare the models as published.
+            options = FitOptions(threads=self.threads, calibrate=False)
             return fit(split, settings, seed=seed, out=folder, options=options, progress=self.progress)
         except RunError as error:
             if "interrupted" in str(error):

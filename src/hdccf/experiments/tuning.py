@@ -124,7 +124,7 @@ def _measure(
     trained = issubclass(question.settings, TrainingSettings)
     own = {"validation_metric": question.metric} if trained else {}
     settings = build_settings(question.settings, values, own)
-    options = FitOptions(threads=threads)
+    options = FitOptions(threads=threads, calibrate=False)
     fitted = fit(split, settings, seed=question.seed, options=options, on_evaluation=watch)
     if trained:
         return watch.best

@@ -122,6 +122,10 @@ class SSM(_OnBlocksToo):
     correct_chances: bool = False
     """Weigh negatives by how much too often they are drawn (log Q correction); off is as published."""
 
+    @property
+    def softmax_temperature(self) -> float | None:
+        return self.temperature
+
     @model_validator(mode="after")
     def _popularity_is_learnt_on_blocks(self) -> "SSM":
         if self.similarity == "popular" and (self.sampler, self.user_vector) != ("block", "free"):

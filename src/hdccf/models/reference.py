@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hdccf.config import Settings
+from hdccf.config import Calibrated, Settings
 from hdccf.data.interactions import Interactions
 from hdccf.data.splitmix import mix
 from hdccf.models.base import Candidates, Columns, Model, Scorer, Scores, Users
@@ -22,6 +22,10 @@ class MostPopular(Settings):
 
     model: ClassVar[str] = "most-popular"
 
+    @property
+    def calibration(self) -> Calibrated:
+        return "off"
+
 
 class Random(Settings):
     """A fixed random order of the items for each user: the result of chance.
@@ -32,6 +36,10 @@ class Random(Settings):
     """
 
     model: ClassVar[str] = "random"
+
+    @property
+    def calibration(self) -> Calibrated:
+        return "off"
 
 
 class _Rule(Model):

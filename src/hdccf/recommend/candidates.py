@@ -22,6 +22,7 @@ from hdccf.data.graph import Neighbours
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import top_k
 from hdccf.models.base import Scorer, VectorScorer
+from hdccf.models.calibration import CalibratedScorer
 
 SCORES_AT_ONCE = 1 << 22
 """Scores held at once: 16 MB."""
@@ -52,8 +53,8 @@ def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Ite
     for block in torch.split(rows, max(1, SCORES_AT_ONCE // max(width, 1))):
         scores = scorer.score_block(block, columns)
         if wanted.seen is not None:
-            if not isinstance(scorer, VectorScorer):
-                scores = scores.clone()  # it may be the scorer's own memory; a product never is
+            if not isinstance(scorer, VectorScorer | CalibratedScorer):
+                scores = scores.clone()  # it may be the scorer's own memory; a product or a sum never is
             at, places, _ = wanted.seen.within(block, columns)
             scores[at, places] = -torch.inf
         best, places = map(torch.from_numpy, top_k(scores.cpu().numpy(), min(wanted.k, width)))
@@ -86,20 +87,32 @@ Points = NDArray[np.float32]
 class Index:
     """Item vectors as short codes, and what is to be known about asking them."""
 
-    def __init__(self, scorer: VectorScorer) -> None:
+    _FILTERED = 200
+    """Proposals of an item–item filter."""
+
+    def __init__(self, scorer: Scorer, log_frequency: Float[Tensor, " items"] | None = None) -> None:
+        """Of scores by vectors, calibrated or not; how much the index loses is measured on these scores.
+
+        With `log_frequency` its proposals follow the popularity dial.
+        """
         started = time.monotonic()
         generator = torch.Generator().manual_seed(0)
         users = torch.randperm(scorer.n_users, generator=generator)
         # Of few users the same have to do for both.
         learning, tested = users[:_LEARNT_FROM], users[-_TESTED_ON:]
-        points = _points(scorer.similarity.item_points(scorer.items.embedding.detach()))
+        vectors = vectors_of(scorer)
+        points = _points(vectors.similarity.item_points(vectors.items.embedding.detach()))
         best = _exactly(scorer, learning)
         self.n_items = len(points)
         self._items = _long_enough(points, best)
-        distances = scorer.similarity.is_distance
+        distances = vectors.similarity.is_distance
+        if log_frequency is not None and not distances:
+            # One more number an item, so that the product of a user's point with it has the popularity shift.
+            points = np.hstack([points, _points(log_frequency[:, None])])
+        self._width = points.shape[1]
         if not distances:
             # By their mean product with the users: a scan in this order soon has a high threshold.
-            liked = (points @ _user_points(scorer, learning).mean(0))[self._items]
+            liked = (points @ self._user_points(scorer, learning).mean(0))[self._items]
             self._items = self._items[np.argsort(-liked, kind="stable")]
         self._codes = Codes(points[self._items], distances=distances)
         self.proposals = self._enough(scorer, learning, best)
@@ -112,12 +125,12 @@ class Index:
             f"recall@{_K} {self.recall:.3f} against exact scoring with {self.proposals} proposals"
         )
 
-    def propose(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], pool: int) -> Int64[Tensor, "b p"]:
+    def propose(self, scorer: Scorer, rows: Int64[Tensor, " b"], pool: int) -> Int64[Tensor, "b p"]:
         """The `pool` items that are probably the best of each row, most probable first; −1 fills up."""
         return torch.from_numpy(self._proposed(scorer, rows, pool))
 
-    def best(self, scorer: VectorScorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
-        """Proposed, re-scored by f, cleared of what is unwanted; rows left with too few are done exactly."""
+    def best(self, scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
+        """Proposed, re-scored, cleared of what is unwanted; rows left with too few are done exactly."""
         few = wanted.allowed is not None and int(wanted.allowed.sum()) < self.n_items // 2
         if few or not len(rows):
             # Most of what the index finds would be thrown away, and few are left to be scored.
@@ -139,21 +152,39 @@ class Index:
                 done += len(rows_again)
             yield Best(block, items, best)
 
-    def _proposed(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], pool: int) -> NDArray[np.int64]:
+    def _proposed(self, scorer: Scorer, rows: Int64[Tensor, " b"], pool: int) -> NDArray[np.int64]:
         pool = min(pool, len(self._items))
         if not len(rows):
             return np.empty((0, pool), np.int64)
-        found = self._codes.best(_user_points(scorer, rows), pool)
-        return np.where(found < 0, -1, self._items[found])
+        found = self._codes.best(self._user_points(scorer, rows), pool)
+        proposed = np.where(found < 0, -1, self._items[found])
+        filtered = scorer.filtered if isinstance(scorer, CalibratedScorer) else None
+        if filtered is None:
+            return proposed
+        # Rare co-occurrences are what the vectors do not know: the filter proposes its own best.
+        more = np.full((len(rows), self._FILTERED), -1, np.int64)
+        for row, (user, known) in enumerate(zip(rows.tolist(), proposed, strict=True)):
+            own = filtered.candidates(user, self._FILTERED)
+            own = own[~np.isin(own, known)]
+            more[row, : len(own)] = own
+        return np.hstack([proposed, more])
 
-    def _enough(self, scorer: VectorScorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64]) -> int:
+    def _user_points(self, scorer: Scorer, users: Int64[Tensor, " b"]) -> Points:
+        vectors = vectors_of(scorer)
+        points = _points(vectors.similarity.user_points(vectors.users.embedding[users].detach()))
+        if points.shape[1] == self._width:
+            return points
+        coefficient = scorer.coefficient if isinstance(scorer, CalibratedScorer) else 0.0
+        return np.hstack([points, np.full((len(points), 1), coefficient, np.float32)])
+
+    def _enough(self, scorer: Scorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64]) -> int:
         """Among how many proposals the share that should be found of the best is found."""
         places, found = self._places(scorer, rows, best, _MOST)
         places = np.sort(np.where(found, places, _MOST - 1).ravel())
         return max(_FEWEST, int(places[int(_FOUND * (len(places) - 1))]) + 1)
 
     def _places(
-        self, scorer: VectorScorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64], pool: int
+        self, scorer: Scorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64], pool: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where each of the best is among the proposals of its row, and whether it is."""
         proposed = self._proposed(scorer, rows, pool)
@@ -164,7 +195,7 @@ class Index:
         return places, found
 
 
-def _exactly(scorer: VectorScorer, rows: Int64[Tensor, " b"]) -> NDArray[np.int64]:
+def _exactly(scorer: Scorer, rows: Int64[Tensor, " b"]) -> NDArray[np.int64]:
     parts = [best.items for best in exact_best(scorer, rows, Wanted(_K, None, None))]
     items: NDArray[np.int64] = torch.cat(parts).numpy()
     return items
@@ -195,8 +226,12 @@ def _unwanted(
     return unwanted
 
 
-def _user_points(scorer: VectorScorer, users: Int64[Tensor, " b"]) -> Points:
-    return _points(scorer.similarity.user_points(scorer.users.embedding[users].detach()))
+def vectors_of(scorer: Scorer) -> VectorScorer:
+    """The scores by vectors, before their calibration."""
+    inner = scorer.inner if isinstance(scorer, CalibratedScorer) else scorer
+    if not isinstance(inner, VectorScorer):
+        raise ConfigError("the model has no item vectors to index; leave out index_above")
+    return inner
 
 
 def _points(vectors: Tensor) -> Points:

@@ -6,7 +6,7 @@ surrogate orders the candidates as f does is measured for each user and given wi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hdccf.data.interactions import Interactions
 from hdccf.models.base import Model, Scorer, VectorScorer
+from hdccf.models.calibration import CalibratedScorer
 from hdccf.recommend.frames import Codes
 from hdccf.recommend.similar import co_occurrence
 from hdccf.similarity import Vectors
@@ -46,12 +47,16 @@ class Surrogate:
     parts: Callable[[Int64[Tensor, " c"]], Float[Tensor, "n c"]]
     """The part of each own item in the scores of some items."""
     stated: str
+    shift: Float[Tensor, " items"] | None = None
+    """What an item's popularity adds to its score, whatever the history."""
 
 
 def surrogate_for(
     model: Model, scorer: Scorer, events: Interactions, row: int, data: Interactions
 ) -> Surrogate:
     """The best there is for the user of `row` in `events` and in `scorer`; `data` is what is known of all."""
+    if isinstance(scorer, CalibratedScorer):
+        return _calibrated(surrogate_for(model, scorer.inner, events, row, data), scorer, row)
     own = torch.from_numpy(events.by_user.of(row).astype(np.int64))
     weights = model.item_weights
     if weights is not None:
@@ -67,6 +72,18 @@ def surrogate_for(
     to_all = co_occurrence(data, "items").to_all(own)
     stated = "the users that two items share (cosine), as the model itself cannot be taken apart"
     return Surrogate(own, lambda items: to_all[:, items], stated)
+
+
+def _calibrated(inner: Surrogate, scorer: CalibratedScorer, row: int) -> Surrogate:
+    """With the filter's parts, which are exact, and the popularity shift, which no item explains."""
+    filtered = scorer.filtered
+    if filtered is None:
+        return replace(inner, shift=scorer.shift)
+
+    def parts(items: Int64[Tensor, " c"]) -> Float[Tensor, "n c"]:
+        return inner.parts(items) + filtered.contributions(row, inner.own, items)
+
+    return Surrogate(inner.own, parts, f"{inner.stated}; and the item–item filter itself", scorer.shift)
 
 
 def _sum_of_vectors(
@@ -113,7 +130,10 @@ def agreement(surrogate: Surrogate, scorer: Scorer, row: int, seed: int = 0) -> 
     if len(items) < 2:
         return float("nan")
     exact = scorer.score_block(torch.tensor([row]), items)[0]
-    return float(kendalltau(surrogate.parts(items).sum(0).numpy(), exact.numpy()).statistic)
+    approximate = surrogate.parts(items).sum(0)
+    if surrogate.shift is not None:
+        approximate = approximate + surrogate.shift[items]
+    return float(kendalltau(approximate.numpy(), exact.numpy()).statistic)
 
 
 def explained(

@@ -19,6 +19,7 @@ from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Candidates, Columns, Kind, Model, Scorer, Scores, Users, VectorScorer
+from hdccf.models.calibration import Calibration
 from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
@@ -51,6 +52,7 @@ class Recommender:
         path: Path | None = None,
         config: dict[str, Any] | None = None,
         index_above: int | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
@@ -64,7 +66,10 @@ class Recommender:
         """Catalogues with more items than this are asked through an approximate index; None: never."""
         self.users = Vocabulary("user", split.train.user_ids, "the training data")
         self.items = Vocabulary("item", split.train.item_ids, "the catalogue")
-        self._scorer: Scorer = model.scorer()
+        self._trained: Scorer = model.scorer()
+        self.calibration = calibration or Calibration.neutral(settings, self._trained, split.train)
+        """What is added to the model's own scores."""
+        self._scorer = self.calibration.apply(self._trained, split.train)
         self._relations: dict[Kind, Relation] = {}  # made once: without vectors it is a matrix over the data
 
     @property
@@ -76,11 +81,11 @@ class Recommender:
 
     @property
     def n_users(self) -> int:
-        return self._scorer.n_users
+        return self._trained.n_users
 
     @property
     def n_items(self) -> int:
-        return self._scorer.n_items
+        return self._trained.n_items
 
     def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         return self._scorer.score_block(users, items)
@@ -99,25 +104,34 @@ class Recommender:
 
     @cached_property
     def _by_all_events(self) -> Scorer:
+        """The model's own scores, not calibrated."""
         return self.model.known_users(self.split.train, self.events)
 
-    def scorer(self, history: str = "all") -> Scorer:
-        """What scores the known users, by contiguous ids."""
+    @cached_property
+    def _answering(self) -> Scorer:
+        return self.calibration.apply(self._by_all_events, self.events)
+
+    def scorer(self, history: str = "all", popularity: float | None = None) -> Scorer:
+        """What scores the known users, by contiguous ids; `popularity` is another setting of the dial."""
         if history not in HISTORIES:
             raise ConfigError(f"history={history!r} is unknown; choose one of {list(HISTORIES)}")
-        return self._by_all_events if history == "all" else self._scorer
+        if popularity is None:
+            return self._answering if history == "all" else self._scorer
+        dialled = self.calibration.with_popularity(popularity)
+        if history == "all":
+            return dialled.apply(self._by_all_events, self.events)
+        return dialled.apply(self._trained, self.split.train)
 
     @cached_property
     def index(self) -> Index | None:
         """The approximate index, built at its first use; None where the catalogue is not above the limit."""
         if self.index_above is None or self.n_items <= self.index_above:
             return None
-        scorer = self._by_all_events
-        if not isinstance(scorer, VectorScorer):
+        if not isinstance(self._by_all_events, VectorScorer):
             raise ConfigError(
                 f"{self.name} has no item vectors to index; leave out index_above={self.index_above}"
             )
-        index = Index(scorer)
+        index = Index(self._answering, self.calibration.log_frequency)
         note(repr(index))
         return index
 
@@ -130,6 +144,7 @@ class Recommender:
         allow: Ids | None = None,
         deny: Ids | None = None,
         history: str = "all",
+        popularity: float | None = None,
     ) -> pl.DataFrame:
         """Recommends the k best items for each user.
 
@@ -145,6 +160,9 @@ class Recommender:
             Items: only these, none of these. Ids that are not in the catalogue are ignored.
         history
             "all" uses every event of the user, "train" the training part only.
+        popularity
+            The popularity dial γ, instead of the value that was chosen on validation: below 0 more popular
+            items, above 0 fewer, 1 only what is particular to the user.
 
         Returns
         -------
@@ -156,7 +174,7 @@ class Recommender:
         """
         wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
         rows = torch.from_numpy(self.users.codes(users))
-        return self._of_users(self.scorer(history), rows, wanted)
+        return self._of_users(self.scorer(history, popularity), rows, wanted)
 
     def recommend_for_items(
         self,
@@ -166,6 +184,7 @@ class Recommender:
         include_seen: bool = False,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        popularity: float | None = None,
     ) -> pl.DataFrame:
         """Recommends items for new users (fold-in), each given as a list of items, the latest last.
 
@@ -173,7 +192,7 @@ class Recommender:
         ----------
         lists
             One list of item ids for each new user.
-        k, include_seen, allow, deny
+        k, include_seen, allow, deny, popularity
             As in `recommend`.
 
         Returns
@@ -187,7 +206,7 @@ class Recommender:
         events = histories_of(lists, self.items, "users")
         seen = None if include_seen else Neighbours.of(events.by_user, self.n_items)
         wanted = self._wanted(k, seen, allow, deny)
-        scorer = self.model.users_from(events)
+        scorer = self._new_users(events, popularity)
         found = self._best(scorer, torch.arange(len(lists)), wanted)
         return listed({"list": events.user_ids}, {"item": events.item_ids}, found, self.split.train.titles)
 
@@ -212,7 +231,7 @@ class Recommender:
         >>> model.users_for_new_items([["196", "22"]], k=5)  # doctest: +SKIP
         """
         takers = histories_of(lists, self.users, "items")
-        scorer = self.model.items_from(takers, self.scorer())
+        scorer = self.model.items_from(takers, self._by_all_events)
         seen = None if include_seen else Neighbours.of(takers.by_user, self.n_users)
         found = exact_best(scorer, torch.arange(len(lists)), self._wanted(k, seen, None, None))
         return listed({"list": takers.user_ids}, {"user": takers.item_ids}, found)
@@ -226,6 +245,7 @@ class Recommender:
         allow: Ids | None = None,
         deny: Ids | None = None,
         history: str = "all",
+        popularity: float | None = None,
         overwrite: bool = False,
         progress: bool = False,
     ) -> None:
@@ -234,7 +254,7 @@ class Recommender:
         if target.suffix != ".parquet":
             raise ConfigError(f"{target} is not a Parquet file; give a name that ends in .parquet")
         wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
-        scorer, every_user = self.scorer(history), torch.arange(self.n_users)
+        scorer, every_user = self.scorer(history, popularity), torch.arange(self.n_users)
         schema = self._of_users(scorer, every_user[:0], wanted).schema
         with progress_bar("recommending", self.n_users, enabled=progress) as advance:
 
@@ -271,7 +291,7 @@ class Recommender:
     def relation(self, kind: Kind) -> Relation:
         """What compares items, or users, with each other; its `stated` says so in words."""
         if kind not in self._relations:
-            self._relations[kind] = relation(self.model, self.scorer(), self.events, kind)
+            self._relations[kind] = relation(self.model, self._by_all_events, self.events, kind)
         return self._relations[kind]
 
     def similar_items(self, items: Ids, k: int = TOP_K) -> pl.DataFrame:
@@ -316,7 +336,7 @@ class Recommender:
     ) -> Explanation:
         """The same for a new user, who is known by a list of items."""
         events = histories_of([had], self.items, "users")
-        scorer = self.model.users_from(events)
+        scorer = self._new_users(events)
         if items is None:
             items = self.recommend_for_items([had], k=k)["item"]
         return self._explained(scorer, events, 0, items, top)
@@ -333,18 +353,24 @@ class Recommender:
             "model": self.name,
             "settings": self.settings.model_dump(mode="json"),
             "seed": self.seed,
-            "similarity": export.similarity_name(self.scorer()),
+            "similarity": export.similarity_name(self._by_all_events),
             "history": "all",
+            "popularity": self.calibration.popularity,
+            "filter_weight": self.calibration.filter_weight,
         }
         export.export_vectors(
             Path(path),
             self.model,
-            self.scorer(),
+            self._by_all_events,
             self.split.train,
             about,
             file_format=file_format,
             overwrite=overwrite,
         )
+
+    def _new_users(self, events: Interactions, popularity: float | None = None) -> Scorer:
+        scorer = self.model.users_from(events)
+        return self.calibration.with_popularity(popularity).apply(scorer, events)
 
     def _wanted(self, k: int, seen: Neighbours | None, allow: Ids | None, deny: Ids | None) -> Wanted:
         if k < 1:
@@ -363,7 +389,7 @@ class Recommender:
 
     def _best(self, scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
         index = self.index
-        if index is None or not isinstance(scorer, VectorScorer):
+        if index is None:
             return exact_best(scorer, rows, wanted)
         return index.best(scorer, rows, wanted)
 
@@ -374,6 +400,17 @@ class Recommender:
 
     def __repr__(self) -> str:
         return f"Recommender({self.name}, seed {self.seed}, {self.split!r})"
+
+
+def load_calibration(run: RunFolder) -> Calibration | None:
+    """What validation chose for a run; None where nothing was chosen."""
+    if not run.calibration.exists():
+        return None
+    tensors, facts = run.load_tensors(run.calibration)
+    try:
+        return Calibration.from_parts(tensors, facts)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise RunError(f"{run.calibration} is damaged ({cause!r}); train again") from cause
 
 
 def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender:
@@ -408,6 +445,7 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
         run.settings,
         split,
         seed=run.seed,
+        calibration=load_calibration(run),
         path=run.path,
         config=run.config,
         index_above=index_above,

@@ -6,6 +6,7 @@ split/              the three parts with their vocabularies (Parquet)
 metrics.jsonl       a line an evaluation
 checkpoint.safetensors   where training stands; resuming starts here
 best.safetensors    the weights that answer
+calibration.safetensors  the popularity dial and the item–item filter, where validation chose them
 result.json         written when training has ended
 profile.json        where the time of its last part went, if asked for
 """
@@ -161,6 +162,10 @@ class RunFolder:
     @property
     def best(self) -> Path:
         return self.path / "best.safetensors"
+
+    @property
+    def calibration(self) -> Path:
+        return self.path / "calibration.safetensors"
 
     @property
     def result(self) -> Path:

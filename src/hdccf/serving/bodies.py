@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from hdccf.config import EXPLAINED, REASONS, TOP_K
+from hdccf.config import EXPLAINED, MAX_DIAL, REASONS, TOP_K
 
 MAX_USERS = 256
 """Users, or pairs of similar nodes, in a request; ask again for more."""
@@ -80,6 +80,7 @@ History = Annotated[
         description="The history of a new user, the last the latest.",
     ),
 ]
+Popularity = Annotated[float, Field(strict=True, ge=-MAX_DIAL, le=MAX_DIAL, allow_inf_nan=False)]
 Listed = Annotated[list[Id], Field(max_length=MAX_LISTED)]
 
 
@@ -123,6 +124,8 @@ class RecommendBody(_OneOf):
     """Only these items; ids that are not in the catalogue are passed over."""
     deny: Listed | None = None
     """None of these items."""
+    popularity: Popularity | None = None
+    """The popularity dial, instead of the run's own: below 0 more popular items, above 0 fewer."""
 
 
 class SimilarBody(_OneOf):
@@ -186,6 +189,8 @@ class RecommendedList(BaseModel):
 class Recommended(Answer):
     lists: list[RecommendedList]
     """One for each user, in the order that was asked for; a user who was named twice has one."""
+    popularity: float
+    """The setting of the popularity dial."""
 
 
 class SimilarNode(BaseModel):

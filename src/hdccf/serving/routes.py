@@ -100,7 +100,12 @@ async def reload(service: Service) -> bodies.Reloaded:
 
 def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
     known = served.recommender
-    limits: dict[str, Any] = {"include_seen": body.include_seen, "allow": body.allow, "deny": body.deny}
+    limits: dict[str, Any] = {
+        "include_seen": body.include_seen,
+        "allow": body.allow,
+        "deny": body.deny,
+        "popularity": body.popularity,
+    }
     lists: dict[Any, list[dict[str, Any]]]
     if body.items is not None:
         require_known(known.items, body.items)
@@ -114,7 +119,8 @@ def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
     for of, _, item, score, *title in found.rows():
         lists[of].append({"item": item, "score": score, "title": title[0] if title else None})
     made = [{"user": user, "items": items} for user, items in zip(whose, lists.values(), strict=True)]
-    return {"model": served.version, "lists": made}
+    dial = known.calibration.popularity if body.popularity is None else body.popularity
+    return {"model": served.version, "lists": made, "popularity": dial}
 
 
 def _similar(served: Served, body: bodies.SimilarBody) -> dict[str, Any]:

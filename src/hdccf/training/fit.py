@@ -13,15 +13,15 @@ from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
-from hdccf.errors import ConfigError, EvaluationError, RunError
-from hdccf.evaluation.metrics import parse
-from hdccf.evaluation.ranking import Ranker, check_protocols
+from hdccf.errors import ConfigError, RunError
+from hdccf.evaluation.ranking import Ranker
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
+from hdccf.training.calibrate import calibrate_run, parse_metric
 from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
 from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
@@ -162,13 +162,23 @@ class _Training:
             self.model.solve(generator_for(self.seed, "solution"), self.progress)
             self.state.seconds = time.monotonic() - started
         self._keep_best()
+        calibration = None
+        if self.options.calibrate:
+            calibration = calibrate_run(self.model, self.split, folder, progress=self.progress)
         # One that was solved before has its own result already, with the seconds that it took.
         if folder is not None and (self.model.groups or not folder.result.exists()):
             with checkpoint.explained(folder.result):
                 write_json(folder.result, result_of(self.state, len(self.split.validation) > 0))
         kept: dict[str, Any] = {} if folder is None else {"path": folder.path, "config": folder.config}
-        seconds = self.state.seconds
-        return Recommender(self.model, self.settings, self.split, seed=self.seed, seconds=seconds, **kept)
+        return Recommender(
+            self.model,
+            self.settings,
+            self.split,
+            seed=self.seed,
+            seconds=self.state.seconds,
+            calibration=calibration,
+            **kept,
+        )
 
     def start_from(self, source: str | Path) -> dict[str, Any]:
         self.warm = True
@@ -240,16 +250,3 @@ def result_of(state: TrainingState, validated: bool) -> dict[str, Any]:
     """What result.json says of a training that has ended."""
     value = state.best_value if validated and math.isfinite(state.best_value) else None
     return {"best_epoch": state.best_epoch, "best_value": value, "seconds": round(state.seconds, 3)}
-
-
-def parse_metric(metric: str) -> tuple[str, str]:
-    """Protocol and name of a `validation_metric`, before an epoch is spent on it."""
-    protocol, colon, name = metric.partition(":")
-    if not colon:
-        raise ConfigError(f"validation_metric={metric!r} names no protocol; write it like sampled:ndcg@10")
-    try:
-        check_protocols((protocol,))
-        parse(name)
-    except EvaluationError as cause:
-        raise ConfigError(f"validation_metric={metric!r} is not possible: {cause}") from cause
-    return protocol, name

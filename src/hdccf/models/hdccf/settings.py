@@ -9,7 +9,18 @@ from hdccf.models.settings import BlockSettings
 
 if TYPE_CHECKING:
     from hdccf.data.interactions import Interactions
-from hdccf.config import HISTORY, MAX_DIM, MIN_TEMPERATURE, SIZES, Choice, Real, Space, Variant, recency
+from hdccf.config import (
+    HISTORY,
+    MAX_DIM,
+    MIN_TEMPERATURE,
+    SIZES,
+    Calibrated,
+    Choice,
+    Real,
+    Space,
+    Variant,
+    recency,
+)
 
 # Every place of a window is a row of its own, so the few next items do for positives, few users make a large
 # block, and an epoch is long. One vector an item does: attention tells by itself what leads to what.
@@ -134,6 +145,11 @@ class HDCCF(BlockSettings):
     item_item_weight: float = Field(default=0.0, ge=0)
     """λ_i of the item–item loss (Eq. 6)."""
 
+    # -- after training
+    calibrate: Calibrated = "full"
+    """What is chosen on validation after training: `popularity`, the dial; `full`, the dial and the weight of
+    an item–item filter; `off`, nothing (the paper)."""
+
     space: ClassVar[Space] = Space(
         {
             "vectors": Variant(
@@ -205,6 +221,14 @@ class HDCCF(BlockSettings):
         return self.omega_items
 
     @property
+    def softmax_temperature(self) -> float | None:
+        return self.temperature if self.loss == "contrastive" else None
+
+    @property
+    def calibration(self) -> Calibrated:
+        return self.calibrate
+
+    @property
     def _has_more_than_items(self) -> bool:
         others = (self.user_side, self.user_user_weight, self.item_item_weight)
         return self.loss != "contrastive" or any(others)
@@ -271,6 +295,7 @@ _PAPER: dict[str, Any] = {
     "omega_users": 0.05,
     "user_user_weight": 0.1,
     "item_item_weight": 0.1,
+    "calibrate": "off",
 }
 
 PRESETS: dict[str, dict[str, Any]] = {

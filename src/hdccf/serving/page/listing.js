@@ -4,11 +4,13 @@ import { post } from "./api.js";
 import { bar, figure, h, named, percent, problem } from "./dom.js";
 
 // `target` is {user} or {had: […]}, as /v1/explain takes it.
-export async function recommendations(target, k, { onPick, isLast }) {
+export async function recommendations(target, k, { onPick, isLast, popularity }) {
   const asked = "user" in target ? { users: [target.user], k } : { items: target.had, k };
-  const [list] = (await post("/v1/recommend", asked)).lists;
+  if (popularity != null) asked.popularity = popularity;
+  const found = await post("/v1/recommend", asked);
+  const [list] = found.lists;
   if (!isLast()) return null;
-  if (!list.items.length) return { element: h("p", {}, "There is nothing left to recommend."), items: [] };
+  if (!list.items.length) return { element: h("p", {}, "There is nothing left to recommend."), items: [], popularity: found.popularity };
   const reasonsOf = new Map();
   const rows = list.items.map((entry, place) => {
     const reasons = h("div", { class: "reasons" });
@@ -23,7 +25,7 @@ export async function recommendations(target, k, { onPick, isLast }) {
   });
   const element = h("div", {}, h("ol", { class: "list" }, rows));
   explain(target, list.items, reasonsOf, element, isLast);
-  return { element, items: list.items };
+  return { element, items: list.items, popularity: found.popularity };
 }
 
 async function explain(target, items, reasonsOf, element, isLast) {

@@ -12,11 +12,22 @@ export function userView(root, { go, addToTaste }) {
   const history = h("div", {});
   const list = h("div", {});
   const title = h("h2", {}, "Recommendations");
+  // The popularity dial: the run's own setting until it is moved.
+  let popularity = null;
+  let shown = null;
+  const setting = h("span", { class: "number soft" }, "");
+  const dial = h("input", { type: "range", min: "-1", max: "1", step: "0.05", "aria-label": "Popularity", title: "Left: more of what is popular. Right: more of what is particular to this user." });
+  dial.addEventListener("input", () => {
+    popularity = Number(dial.value);
+    if (shown !== null) redial(shown);
+  });
   root.append(
     search.element,
     h("div", { class: "columns" },
       h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "History"), history),
-      h("section", { class: "card", "aria-label": "Recommendations" }, title, list)),
+      h("section", { class: "card", "aria-label": "Recommendations" }, title,
+        h("label", { class: "line" }, h("span", { class: "soft" }, "popular"), dial, h("span", { class: "soft" }, "personal"), setting),
+        list)),
   );
 
   const showHistory = async (user, isLast) => {
@@ -30,12 +41,16 @@ export function userView(root, { go, addToTaste }) {
     history.replaceChildren(h("p", { class: "soft" }, `${count(found.events)} events${more}, the latest first`), h("ol", { class: "list" }, rows));
   };
   const showList = async (user, isLast) => {
-    const found = await recommendations({ user }, K, { onPick: addToTaste, isLast });
+    const found = await recommendations({ user }, K, { onPick: addToTaste, isLast, popularity });
     if (!found) return;
+    dial.value = String(found.popularity);
+    setting.textContent = found.popularity.toFixed(2);
     list.replaceChildren(found.element);
     say(`${found.items.length} recommendations for user ${user}`);
   };
+  const redial = latest((isLast, user) => showList(user, isLast).catch((error) => isLast() && list.replaceChildren(problem(error))));
   return latest(async (isLast, user) => {
+    shown = user;
     search.input.value = user;
     title.textContent = `Recommendations for user ${user}`;
     await Promise.all([
