@@ -23,9 +23,13 @@ CORNAC = ("cornac==3.0.1", "numpy<2.4")
 
 def recbole_requirements() -> tuple[str, ...]:
     """RecBole's last release with what it still runs with, and our own torch."""
+    return ("recbole==1.2.1", _torch(), "numpy==1.26.4", "pandas==2.2.3", "scipy==1.17.1", "setuptools<81")
+
+
+def _torch() -> str:
     pinned = (HERE.parent.parent / "constraints.txt").read_text(encoding="utf-8").splitlines()
     (torch_pin,) = (line for line in pinned if line.startswith("torch=="))
-    return ("recbole==1.2.1", torch_pin, "numpy==1.26.4", "pandas==2.2.3", "scipy==1.17.1", "setuptools<81")
+    return torch_pin
 
 
 def write_pairs(train: Interactions, folder: Path) -> None:
@@ -33,6 +37,12 @@ def write_pairs(train: Interactions, folder: Path) -> None:
     folder.mkdir()
     table = pl.DataFrame({"user_id:token": train.users, "item_id:token": train.items})
     table.write_csv(folder / "pairs.inter", separator="\t")
+
+
+def save_pairs(train: Interactions, folder: Path) -> None:
+    np.save(folder / "users.npy", train.users)
+    np.save(folder / "items.npy", train.items)
+    np.save(folder / "shape.npy", np.array([train.n_users, train.n_items]))
 
 
 class Asked:
@@ -73,9 +83,7 @@ class Cornac(Asked):
 
     def __init__(self, train: Interactions, folder: Path, options: dict[str, Any]) -> None:
         self.folder = folder
-        np.save(folder / "users.npy", train.users)
-        np.save(folder / "items.npy", train.items)
-        np.save(folder / "shape.npy", np.array([train.n_users, train.n_items]))
+        save_pairs(train, folder)
         python = python_with("cornac", CORNAC)
         super().__init__(python, "cornac_epochs.py", folder, json.dumps(options))
 
@@ -89,6 +97,31 @@ class Cornac(Asked):
             took["processor"],
             np.hstack([p, np.ones((len(p), 1))]),
             np.hstack([q, b[:, None]]),
+        )
+
+
+class SASRec(Asked):
+    """RecTools' SASRec, an epoch at a time."""
+
+    def __init__(self, train: Interactions, folder: Path, options: dict[str, Any], seed: int) -> None:
+        self.folder = folder
+        save_pairs(train, folder)
+        own = {**options, "seed": seed, "threads": torch.get_num_threads()}
+        python = python_with("rectools", ("rectools[torch]==0.19.0", _torch()))
+        super().__init__(python, "rectools_epochs.py", folder, json.dumps(own))
+
+    def train(self) -> tuple[float, float, Any, Any]:
+        """Seconds by the clock and of the processor, and vectors whose dot product is the score: one more
+        coordinate puts items that training did not know behind all others."""
+        took = self.ask("")
+        p, q = (np.load(self.folder / f"{name}.npy") for name in "pq")
+        behind = np.where(np.isnan(q).any(1), -1e6, 0.0)[:, None]
+        p, q = np.nan_to_num(p), np.nan_to_num(q)
+        return (
+            took["seconds"],
+            took["processor"],
+            np.hstack([p, np.ones((len(p), 1))]),
+            np.hstack([q, behind]),
         )
 
 

@@ -1,0 +1,182 @@
+"""The tables, the ratios and the figure of `defaults`, from the lines that it keeps."""
+
+import json
+from collections.abc import Collection
+from math import ceil
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from hdccf.evaluation.evaluation import markdown_table
+
+RESULTS = Path(__file__).parent.parent / "results"
+Line = dict[str, Any]
+Tables = dict[str, dict[str, Line]]
+"""Data set → row → its line."""
+COLUMNS = {
+    "uniform": "NDCG@10, 99 uniform",
+    "popular": "NDCG@10, 99 by popularity",
+    "full": "NDCG@10, all items",
+    "coverage": "coverage@10",
+}
+RATIOS = {
+    "best reference": "full NDCG@10, default / best reference",
+    "best preset": "full NDCG@10, default / best of our presets",
+    "seconds": "processor seconds, default / the preset that it chose, alone",
+}
+HEAD = """# The defaults on data that nobody tuned them for
+
+`python benchmarks/defaults.py`; each row is a line of `defaults.jsonl`, with its settings, the machine's load
+and the commit. One test of each row, on the part that `hdccf train` holds out.
+
+- **Data.** MovieLens is not new to us: our presets, and the five settings of ALS and EASE, come from there
+  among others (`learning.md`, `tuning.md`). Read it as a check, and the other data sets as the question.
+- **References.** ALS and EASE are the best of five settings each, SASRec is its best epoch within its minutes
+  (`settings` in the journal), all by full NDCG@10 on validation; BPR and implicit's models have their
+  defaults. SASRec has 64 dimensions (its default, 256, was not tried). Batches of 32 were ahead of 128 on
+  ml-100k's validation part after the same time, and 128 sampled negatives, taken above 8,000 items, ahead of
+  the full softmax on beauty's; neither was tuned further. Where its last epoch is its best, more minutes may
+  have made it better.
+- **Ratios.** The best reference and the best preset are those that are best on the test part, which favours
+  them over the default.
+- **Seconds** of training are by the clock (in brackets: of the processor, all threads), for ALS and EASE of
+  all five; only SASRec's are without what was looked at on validation. Rows ran beside other work, so only
+  those of the processor can be compared.
+"""
+
+
+def read_lines(file: Path) -> list[Line]:
+    """The journal; empty where there is none yet."""
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def key_of(line: Line) -> tuple[str, str, str, int]:
+    """What a row is run for once: data, name, settings and seed."""
+    return line["split"], line["row"], json.dumps(line["settings"], sort_keys=True), line["seed"]
+
+
+def tables_of(lines: list[Line], seed: int, order: list[str]) -> Tables:
+    """The last line of each row with this seed, rows in order; of each data set only its last split."""
+    chosen = [line for line in lines if line["seed"] == seed and line["row"] in order]
+    split = {line["dataset"]: line["split"] for line in chosen}
+    tables: Tables = {dataset: {} for dataset in split}
+    for line in sorted(chosen, key=lambda line: order.index(line["row"])):
+        if line["split"] == split[line["dataset"]]:
+            tables[line["dataset"]][line["row"]] = line
+    return tables
+
+
+def best_of(rows: dict[str, Line], names: Collection[str]) -> float | None:
+    """The best full NDCG@10 of the named rows; None where none of them was run."""
+    return max((rows[name]["values"]["full"] for name in names if name in rows), default=None)
+
+
+def ratios_of(tables: Tables, references: list[str]) -> dict[str, dict[str, float]]:
+    """Ratio → data set → its value, and the mean over data sets; only what is known."""
+    found: dict[str, dict[str, float]] = {ratio: {} for ratio in RATIOS}
+    for dataset, rows in tables.items():
+        if "default" not in rows:
+            continue
+        default = rows["default"]
+        presets = [name for name in rows if name not in references and name != "default"]
+        alone = rows.get(default.get("chosen") or "")
+        compared = {
+            "best reference": (default["values"]["full"], best_of(rows, references)),
+            "best preset": (default["values"]["full"], best_of(rows, presets)),
+            "seconds": (default["processor"], alone and alone["processor"]),
+        }
+        for ratio, (ours, other) in compared.items():
+            if other:
+                found[ratio][dataset] = round(ours / other, 4)
+    return {
+        ratio: {**values, "mean": round(mean(values.values()), 4)}
+        for ratio, values in found.items()
+        if values
+    }
+
+
+def report(tables: Tables, references: list[str]) -> str:
+    """The ratios, then a table a data set."""
+    parts = [HEAD]
+    ratios = ratios_of(tables, references)
+    if ratios:
+        heads = [*tables, "mean"]
+        cells = [
+            [RATIOS[ratio], *(f"{values[name]:.3f}" if name in values else "" for name in heads)]
+            for ratio, values in ratios.items()
+        ]
+        parts.append(markdown_table(["", *heads], cells) + "\n")
+    for dataset, rows in tables.items():
+        parts += [f"## {dataset}\n", table(rows) + "\n", provenance(list(rows.values())) + "\n"]
+    return "\n".join([*parts, "![Full NDCG@10 relative to the best reference](defaults.png)\n"])
+
+
+def table(rows: dict[str, Line]) -> str:
+    """A row for each line, the best of each accuracy bold."""
+    best = {
+        name: max(line["values"][name] for line in rows.values()) for name in COLUMNS if name != "coverage"
+    }
+    cells = []
+    for name, line in rows.items():
+        shown = {column: f"{line['values'][column]:.4f}" for column in COLUMNS}
+        bold = {
+            column: f"**{text}**"
+            for column, text in shown.items()
+            if line["values"][column] == best.get(column)
+        }
+        seconds = f"{line['seconds']:.1f} ({line['processor']:.1f})"
+        cells.append([name, *({**shown, **bold}.values()), seconds, _chosen(line)])
+    return markdown_table(["", *COLUMNS.values(), "seconds", "chosen"], cells)
+
+
+def _chosen(line: Line) -> str:
+    """What validation chose, in words."""
+    chosen = line.get("chosen")
+    if isinstance(chosen, dict):
+        return ", ".join(f"{name} {value:g}" for name, value in chosen.items() if name != "model")
+    return f"epoch {line['epoch']} of {line['epochs']}" if "epoch" in line else chosen or ""
+
+
+def provenance(lines: list[Line]) -> str:
+    """Which split, seeds, commits and machines the numbers come from."""
+    facts = {
+        name: ", ".join(dict.fromkeys(str(line[name]) for line in lines))
+        for name in ("split", "seed", "commit", "machine")
+    }
+    return f"Split {facts['split']}; seed {facts['seed']}; commit {facts['commit']}; {facts['machine']}."
+
+
+def draw(tables: Tables, references: list[str], path: Path) -> None:
+    """Full NDCG@10 of every row relative to the best reference, one panel a data set."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown = {dataset: rows for dataset, rows in tables.items() if best_of(rows, references)}
+    if not shown:
+        return
+    across = min(3, len(shown))
+    down = ceil(len(shown) / across)
+    figure, axes = plt.subplots(
+        down, across, figsize=(4.2 * across, 2.9 * down), layout="constrained", squeeze=False
+    )
+    for axis in axes.flat[len(shown) :]:
+        axis.remove()
+    for axis, (dataset, rows) in zip(axes.flat, shown.items(), strict=False):
+        best = best_of(rows, references) or 1.0
+        names = list(reversed(rows))
+        values = [rows[name]["values"]["full"] / best for name in names]
+        colours = ["0.7" if name in references else "#3b6ea8" for name in names]
+        axis.barh(names, values, color=colours)
+        for place, value in enumerate(values):
+            axis.text(value, place, f" {value:.2f}", va="center", fontsize=7)
+        axis.axvline(1, color="0.4", linewidth=0.8)
+        axis.set_title(f"{dataset}: full NDCG@10 / {best:.4f}", fontsize=9)
+        axis.tick_params(labelsize=7)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(x=0.12)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
