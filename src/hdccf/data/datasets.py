@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hdccf.console import note
 from hdccf.data.columns import TextOptions, find_column
-from hdccf.data.download import Source, Stored, acquire, find_file
+from hdccf.data.download import Source, Stored, acquire, find_file, find_stored
 from hdccf.data.interactions import Interactions
 from hdccf.data.read import to_interactions, with_integers
 from hdccf.data.split import Split, predefined_split
@@ -398,6 +398,15 @@ def get(
         raise ConfigError(f"{name} is made on this machine and has no files to get; load it instead")
     folder = None if source_folder is None else Path(source_folder).expanduser()
     return acquire(name, dataset.sources, dataset.licence, folder=folder, fresh=fresh, progress=progress)
+
+
+def origin_of(name: str) -> str:
+    """Where the files of a data set in the cache were published, and the checksum of the first one."""
+    stored, _ = find_stored(name, find(name).sources)
+    if stored is None:
+        return "made on this machine" if not find(name).sources else "unknown"
+    file, digest = next(iter(stored.record["sha256"].items()))
+    return f"{stored.source.place}, {file} with SHA-256 {digest[:16]}…"
 
 
 def find(name: str) -> Dataset:
