@@ -1,5 +1,6 @@
 """Shapes and types of torch rooms are checked at every call in tests, and each worker keeps to one thread."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,14 @@ install_import_hook(TORCH_ROOMS, "checking.typechecker")
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The same for fixtures of modules, which are made before a test has its own folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HDCCF_CACHE", str(tmp_path_factory.mktemp("hdccf-cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

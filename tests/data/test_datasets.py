@@ -14,7 +14,7 @@ from hdccf.data.download import Source, download_wheel
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import k_core
 from hdccf.data.synthetic import synthetic_world
-from hdccf.errors import ConfigError, DataError, DownloadError
+from hdccf.errors import ConfigError, DataError, DownloadError, SourceError
 
 TINY = Dataset(
     about="two users",
@@ -186,3 +186,10 @@ def test_ml_100k_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert data.titles[0] == "Toy Story (1995)"
     core = k_core(data, users=5, items=5)
     assert (core.n_users, core.n_items, len(core)) == (943, 1_349, 99_287)
+
+
+def test_a_column_that_the_published_file_has_is_not_asked_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "u.data").write_text("1\t2\t5\n3\t4\t5\n")
+    with pytest.raises(SourceError, match=r"no column 4, only .*mend it; or get the file again") as caught:
+        DATASETS["ml-100k"].sources[0].reader(tmp_path)
+    assert "--time" not in str(caught.value)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from records import evaluated, record_of, run_of
 
+from hdccf.experiments import reproduce
 from hdccf.experiments.plans import Row, Task
-from hdccf.experiments.reproduce import Journal, commit_of
+from hdccf.experiments.reproduce import Journal, Run, commit_of
 
 
 @pytest.fixture
@@ -92,3 +93,15 @@ def test_a_commit_is_dirty_where_the_code_is_and_not_where_results_are(tmp_path:
     (package / "code.py").write_text("1", encoding="utf-8")
     (package / "more.py").write_text("4", encoding="utf-8")
     assert commit_of(package) == f"{clean}-dirty"
+
+
+def test_runs_under_an_older_rule_for_negatives_are_not_reused(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampled, found = run_of(Row("x")), evaluated(0.3, 0)
+    full = Run("small", "fingerprint", Task(("full",), validation_metric="full:ndcg@10"), Row("x"), 0)
+    for run in (sampled, full):
+        journal.append(record_of(run, found.values), found)
+    monkeypatch.setattr(reproduce, "CANDIDATE_FORMAT", "another rule")
+    assert journal.find(sampled) is None
+    assert journal.find(full) is not None  # which uses no sampled negatives

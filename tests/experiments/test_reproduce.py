@@ -104,6 +104,23 @@ def test_what_a_kill_left_half_made_is_begun_anew(split: Split, tmp_path: Path) 
     assert len(made.train(rows).records["ease"]) == 1
 
 
+def test_changed_code_writes_no_results_beside_itself(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reproducing, "commit_of", lambda _: "abc-dirty")
+    monkeypatch.setattr(reproducing, "root_of", lambda _: tmp_path / "code")
+    beside = Plan("small", PAPER, tmp_path / "code" / "results", only=("ease",))
+    with pytest.raises(ConfigError, match=r"has changed since its commit, .* or --allow-dirty"):
+        Reproduction(beside, split).run("table")
+    assert not beside.results.exists()
+    for made in (
+        Reproduction(beside, split, allow_dirty=True),
+        Reproduction(replace(beside, results=tmp_path / "elsewhere"), split),
+    ):
+        made.run("table")
+        assert [record["commit"] for record in made.journal.records()] == ["abc-dirty"]
+
+
 def test_an_impossible_row_is_told_and_the_others_go_on(split: Split, tmp_path: Path) -> None:
     rows = [Row("ease", {"max_items": 3}, "ease"), Row("pop", model="most-popular")]
     outcome = runner(split, tmp_path).train(rows)

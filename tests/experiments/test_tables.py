@@ -2,14 +2,17 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from records import METRICS, PROTOCOLS, evaluated, journal_of
 
-from hdccf.evaluation.compare import compare
+from hdccf.errors import EvaluationError
+from hdccf.evaluation.compare import compare, read_per_user
 from hdccf.experiments.figures import BINS, described, draw_bars, draw_densities, draw_sweeps, panels_of
 from hdccf.experiments.plans import Row
 from hdccf.experiments.reproduce import Journal
@@ -90,6 +93,43 @@ def test_p_values_are_those_of_the_comparison_over_users(journal: Journal) -> No
     assert {question: found.margin(question)[1] for question in found.measures} == pytest.approx(expected)
 
 
+def test_the_file_of_values_by_user_gives_the_same_tests(journal: Journal, tmp_path: Path) -> None:
+    found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.41})
+    write_table(found, tmp_path / "table" / "small")
+    again = compare(read_per_user(tmp_path / "table" / "small.parquet"), METRICS)
+    assert found.comparison is not None
+    for mine, theirs in zip(found.comparison.tests, again.tests, strict=True):
+        assert (mine.protocol, mine.metric, mine.other) == (theirs.protocol, theirs.metric, theirs.other)
+        assert theirs.holm_t == pytest.approx(mine.holm_t, rel=1e-3, abs=1e-300)
+
+
+def test_a_file_that_holds_no_values_by_user_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    pl.DataFrame({"user": [1]}).write_parquet(path)
+    with pytest.raises(EvaluationError, match=r"other\.parquet holds no values by user .*; give one"):
+        read_per_user(path)
+
+
+def test_only_seeds_that_all_rows_have_are_tested_and_it_is_said(journal: Journal) -> None:
+    rows = [replace(row, seeds={"bpr": 1, "ease": 1, "hdccf": 3}[row.label]) for row in ROWS]
+    outcome = journal_of(journal, rows, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+    found = Results.of("small", rows, outcome, "hdccf reproduce table").compared(journal.evaluation)
+    assert found.comparison is not None
+    seeds = {name: cell.seeds for name, cell in found.comparison.cells["full", "hr@10"].items()}
+    assert seeds == {"bpr": 1, "ease": 1, "hdccf": 1}
+    assert found.cells["hdccf"]["full", "hr@10"].seeds == 3
+    said = (
+        "Tests are over the seeds 0, which all rows have (the means of HDCCF are over more); EASE is the same"
+    )
+    assert said in comparison_markdown(found)
+
+
+def test_a_row_that_was_explored_more_is_named(journal: Journal) -> None:
+    outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44}, dataset="ml-1m")
+    text = comparison_markdown(Results.of("ml-1m", ROWS, outcome, "hdccf reproduce table"))
+    assert "HDCCF's defaults, presets and search space were developed on ML-100K" in text
+
+
 def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_path: Path) -> None:
     outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     elsewhere = Journal(journal.path, tmp_path / "other machine")
@@ -130,9 +170,10 @@ def test_a_row_that_could_not_be_run_is_left_out_and_told(journal: Journal, tmp_
 
 
 def test_numbers_name_the_split_and_the_commit_they_come_from() -> None:
-    records = [{"commit": "abc", "machine": "two cores", "seed": seed, "split": "5f"} for seed in (1, 0)]
+    facts = {"commit": "abc", "machine": "two cores", "split": "5f", "source": "a wheel"}
+    records = [{**facts, "seed": seed} for seed in (1, 0)]
     found = provenance(Outcome({"EASE": records}, {}), "hdccf reproduce table")
-    assert found == "`hdccf reproduce table`; split 5f; seeds 0, 1; commit abc; two cores."
+    assert found == "`hdccf reproduce table`; data: a wheel; split 5f; seeds 0, 1; commit abc; two cores."
 
 
 def _latex_body(found: Results) -> str:
@@ -143,7 +184,7 @@ def test_latex_is_in_the_paper_s_form(journal: Journal, tmp_path: Path) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     write_table(found, tmp_path / "table" / "small")
     files = sorted(file.name for file in (tmp_path / "table").iterdir())
-    assert files == ["small.csv", "small.md", "small.tex"]
+    assert files == ["small.csv", "small.md", "small.parquet", "small.tex"]
     text = (tmp_path / "table" / "small.tex").read_text()
     assert r"Metrics & BPR & EASE & HDCCF & \textit{Imp.} \\" in text
     line = next(line for line in text.splitlines() if line.startswith("sampled HR@10"))

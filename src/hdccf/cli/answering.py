@@ -62,11 +62,13 @@ def score(
         raise ConfigError("give one pair, as USER ITEM, or --pairs FILE with the columns user and item")
     import polars as pl
 
+    from hdccf.data.parquet import read_parquet
+
     try:
         if pairs is None:
             frame = pl.DataFrame([pair], schema=["user", "item"], orient="row")
         elif pairs.suffix == ".parquet":
-            frame = pl.read_parquet(pairs)
+            frame = read_parquet(pairs)
         else:
             frame = pl.read_csv(pairs, infer_schema=False)  # an id with leading zeros stays what it is
         frame = frame.select(pl.col("user", "item").cast(pl.String))

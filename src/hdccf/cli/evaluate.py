@@ -98,7 +98,10 @@ def evaluate(
 @with_options
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN_A RUN_B …", help="Run directories on the same split.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN_A RUN_B …", help="Run directories on the same split, or the one .parquet of a table."
+        ),
     ],
     options: Ranking,
     metrics: Annotated[
@@ -120,12 +123,15 @@ def compare(
     """
     from hdccf.console import track
     from hdccf.evaluation.compare import compare as compare_systems
-    from hdccf.evaluation.compare import evaluate_run, grouped
+    from hdccf.evaluation.compare import evaluate_run, grouped, read_per_user
 
     _refuse_both(as_json, as_markdown)
+    names = [name.strip() for name in metrics.split(",")] if metrics else None
+    if len(runs) == 1 and runs[0].suffix == ".parquet":
+        _show(compare_systems(read_per_user(runs[0]), names), as_json, as_markdown)
+        return
     if len(runs) < 2:
         raise EvaluationError(f"{len(runs)} run cannot be compared; give two run directories or more")
-    names = [name.strip() for name in metrics.split(",")] if metrics else None
     systems = grouped([load(run) for run in runs])
     evaluations: dict[str, list[Evaluation]] = {label: [] for label in systems}
     todo = [(label, run) for label, members in systems.items() for run in members]

@@ -117,6 +117,8 @@ class StudyOptions(Options):
     """Only this row, such as ease or 'ours, random start'; repeatable."""
     threads: int | None = Field(default=None, ge=1)
     """Processor threads; all if not given."""
+    allow_dirty: bool = False
+    """Write into the repository of the code though that has changed since its commit."""
 
 
 @with_options
@@ -140,6 +142,7 @@ def reproduce(
     from dataclasses import replace
 
     from hdccf.config import parse_assignments
+    from hdccf.data.datasets import origin_of
     from hdccf.experiments.plans import STUDIES, Plan, open_split, task_of
     from hdccf.experiments.reproduce import ALL, Reproduction
 
@@ -156,7 +159,15 @@ def reproduce(
     )
     split = open_split(dataset, folder=cache.folder, progress=True)
     plan = replace(plan, has_times=split.train.times is not None)
-    for stem in Reproduction(plan, split, options.threads, progress=True).run(study):
+    reproduction = Reproduction(
+        plan,
+        split,
+        options.threads,
+        source=origin_of(dataset),
+        allow_dirty=options.allow_dirty,
+        progress=True,
+    )
+    for stem in reproduction.run(study):
         written = sorted(str(file) for file in stem.parent.glob(f"{stem.name}.*"))
         typer.echo("\n".join(written))
 

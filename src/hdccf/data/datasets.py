@@ -14,8 +14,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.columns import TextOptions, find_column
-from hdccf.data.download import Source, Stored, acquire, find_file
+from hdccf.data.columns import OpenTable, TextOptions, find_column
+from hdccf.data.download import Source, Stored, acquire, find_file, find_stored
 from hdccf.data.interactions import Interactions
 from hdccf.data.read import to_interactions, with_integers
 from hdccf.data.split import Split, predefined_split
@@ -79,6 +79,7 @@ class Delimited:
         given = {"user": self.user, "item": self.item, "time": self.time, "title": ""}
         try:
             table = open_several([open_csv(path, self.text) for path in paths], str(folder))
+            _check_columns(table, (self.user, self.item, self.time))
             data = to_interactions(table, given, integer_ids=True)
             if self.titles is None or titles_path is None:
                 return data
@@ -90,6 +91,17 @@ class Delimited:
         # An item without a title is called by its id.
         shown = named.select(pl.coalesce("title", pl.col("item").cast(pl.String)).alias("title"))
         return replace(data, titles=shown["title"])
+
+
+def _check_columns(table: OpenTable, wanted: tuple[str | int, ...]) -> None:
+    """The columns of a named data set are known, so that a missing one is the file's fault."""
+    names = [name.strip() for name in table.columns]
+    for want in wanted:
+        if want not in names and not (isinstance(want, int) and 1 <= want <= len(names)):
+            raise SourceError(
+                f"{table.name}: no column {want!r}, only {', '.join(map(repr, names))}: not the published "
+                "file, so mend it"
+            )
 
 
 def adjacency_lists(folder: Path) -> Interactions:
@@ -398,6 +410,15 @@ def get(
         raise ConfigError(f"{name} is made on this machine and has no files to get; load it instead")
     folder = None if source_folder is None else Path(source_folder).expanduser()
     return acquire(name, dataset.sources, dataset.licence, folder=folder, fresh=fresh, progress=progress)
+
+
+def origin_of(name: str) -> str:
+    """Where the files of a data set in the cache were published, and the checksum of the first one."""
+    stored, _ = find_stored(name, find(name).sources)
+    if stored is None:
+        return "made on this machine" if not find(name).sources else "unknown"
+    file, digest = next(iter(stored.record["sha256"].items()))
+    return f"{stored.source.place}, {file} with SHA-256 {digest[:16]}…"
 
 
 def find(name: str) -> Dataset:

@@ -25,6 +25,7 @@ from hdccf.data.adjacency import (
     sort_histories,
     transpose,
 )
+from hdccf.data.parquet import read_parquet
 from hdccf.errors import DataError, one_line
 from hdccf.files import atomic_directory, read_described, write_json
 
@@ -358,7 +359,7 @@ def align(parts: list[Interactions]) -> list[Interactions]:
 
 def _complete(file: Path) -> pl.DataFrame:
     """A saved table in which only titles may be missing."""
-    table = pl.read_parquet(file)
+    table = read_parquet(file)
     if any(table[name].null_count() for name in table.columns if name != "title"):
         raise ValueError(f"a value is missing in {file.name}")
     return table

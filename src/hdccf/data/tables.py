@@ -19,6 +19,7 @@ import polars as pl
 
 from hdccf.console import note
 from hdccf.data.columns import OpenTable, Table, TextOptions
+from hdccf.data.parquet import check_headers
 from hdccf.errors import SourceError, one_line
 
 FORMATS = {
@@ -392,6 +393,7 @@ def _open_file(file: Path, kind: str, text: TextOptions) -> OpenTable:
     if kind != "parquet":
         return open_csv(file, text, separator="\t" if kind == "tsv" else None)
     try:
+        check_headers(file)
         opened = open_frame(pl.scan_parquet(file, glob=False), str(file))
     except _READ_FAILED as cause:
         raise damaged(file, cause) from cause

@@ -15,13 +15,14 @@ import polars as pl
 
 from hdccf.config import EvaluationOptions
 from hdccf.console import note
+from hdccf.data.parquet import read_parquet
 from hdccf.data.split import Split
-from hdccf.errors import DiskFullError, EvaluationError
+from hdccf.errors import DiskFullError, EvaluationError, one_line
 from hdccf.evaluation import metrics
 from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.evaluation.evaluation import Evaluation, Rank, evaluate, markdown_table, rich_table
 from hdccf.evaluation.significance import PairedTest, Values, bootstrap_intervals, holm, paired_tests
-from hdccf.files import locked
+from hdccf.files import atomic_file, locked
 from hdccf.models.base import Scorer
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ LEVEL = 0.01
 """Below this corrected p the best is starred, as in the paper."""
 
 _MUST_AGREE = ("split", "part", "negatives", "weighting", "seed")
+_SETTINGS = "hdccf"
+"""Their name in the metadata of a Parquet file."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,66 @@ def _averaged_over_seeds(systems: Mapping[str, Sequence[Evaluation]], column: st
         averaged[system] = np.mean(values, axis=0)
     known = ~np.isnan(np.stack(list(averaged.values()))).any(0)
     return {system: values[known] for system, values in averaged.items()}
+
+
+# -- values by user in one file ------------------------------------------------------------------------------
+
+BySeed = Mapping[int, Evaluation]
+"""A system's evaluations by the seed of its training."""
+
+
+def on_common_seeds(
+    systems: Mapping[str, BySeed], seedless: Sequence[str] = ()
+) -> dict[str, list[Evaluation]]:
+    """What is tested: the seeds that all systems have; those that do not depend on a seed as they are."""
+    seeded = [set(runs) for name, runs in systems.items() if name not in seedless]
+    common = set.intersection(*seeded) if seeded else set()
+    return {
+        name: [run for seed, run in runs.items() if name in seedless or seed in common]
+        for name, runs in systems.items()
+    }
+
+
+def write_per_user(path: Path, systems: Mapping[str, BySeed], seedless: Sequence[str] = ()) -> None:
+    """One Parquet file of `user`, `model`, `seed` and a column for each metric, as 32-bit numbers."""
+    frames = [
+        run.per_user.select(
+            "user",
+            pl.lit(name).alias("model"),
+            pl.lit(seed, pl.Int32).alias("seed"),
+            pl.exclude("user").cast(pl.Float32),
+        )
+        for name, runs in systems.items()
+        for seed, run in runs.items()
+    ]
+    first = next(run for runs in systems.values() for run in runs.values())
+    settings = {**{name: first.settings[name] for name in _MUST_AGREE}, "seedless": list(seedless)}
+    with atomic_file(path) as temporary:
+        pl.concat(frames).write_parquet(
+            temporary, compression="zstd", compression_level=19, metadata={_SETTINGS: json.dumps(settings)}
+        )
+
+
+def read_per_user(path: Path) -> dict[str, list[Evaluation]]:
+    """The systems in a file that `write_per_user` wrote, on the seeds that they have in common."""
+    try:
+        frame = read_parquet(path)
+        settings = json.loads(pl.read_parquet_metadata(path)[_SETTINGS])
+        names = [name for name in frame.columns if name not in ("user", "model", "seed")]
+        systems: dict[str, dict[int, Evaluation]] = {}
+        for (model, seed), rows in frame.partition_by("model", "seed", as_dict=True).items():
+            values: dict[str, dict[str, float]] = {}
+            for name in names:
+                protocol, _, metric = name.partition("/")
+                values.setdefault(protocol, {})[metric] = float(rows[name].cast(pl.Float64).mean())  # type: ignore[arg-type]
+            ks = sorted({int(name.rpartition("@")[2]) for name in names})
+            per_user = rows.drop("model", "seed")
+            systems.setdefault(model, {})[seed] = Evaluation(values, per_user, {}, {}, {**settings, "ks": ks})
+    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as cause:
+        raise EvaluationError(
+            f"{path} holds no values by user ({one_line(cause)}); give one that `hdccf reproduce table` wrote"
+        ) from cause
+    return on_common_seeds(systems, settings["seedless"])
 
 
 # -- runs ----------------------------------------------------------------------------------------------------

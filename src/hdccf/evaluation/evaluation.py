@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.config import EvaluationOptions
+from hdccf.data.parquet import read_parquet
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
@@ -169,7 +170,7 @@ class Evaluation:
         folder = Path(path)
         try:
             meta = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
-            per_user = pl.read_parquet(folder / "per_user.parquet")
+            per_user = read_parquet(folder / "per_user.parquet")
         except FileNotFoundError as cause:
             raise EvaluationError(f"{folder} holds no evaluation; give a folder that save() wrote") from cause
         except (OSError, ValueError, pl.exceptions.PolarsError) as cause:

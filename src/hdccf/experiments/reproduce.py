@@ -24,6 +24,7 @@ from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, HdccfError, RunError
 from hdccf.evaluation import Evaluation, evaluate
+from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.experiments import plans
 from hdccf.experiments.figures import densities_of, draw_bars, draw_densities, draw_sweeps
 from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name, with_validation
@@ -66,7 +67,14 @@ class Run:
             "protocols": list(self.task.protocols),
             "metrics": list(self.task.metrics),
             "retrain": self.task.retrain,
+            "candidates": self._candidates,
         }
+
+    @property
+    def _candidates(self) -> str | None:
+        """The rule by which negatives are drawn, where a metric of the task is over sampled ones."""
+        asked = (*self.task.protocols, self.task.validation_metric.partition(":")[0])
+        return CANDIDATE_FORMAT if "sampled" in asked else None
 
     @property
     def key(self) -> str:
@@ -149,7 +157,16 @@ class Reproduction:
     plan: Plan
     split: Split
     threads: int | None = None
+    source: str = ""
+    """Where the data came from, in words."""
+    allow_dirty: bool = False
+    """Whether results of changed code may be written beside that code."""
     progress: bool = False
+
+    @cached_property
+    def commit(self) -> str:
+        """That of the code when it started; it may change on the disk while runs are under way."""
+        return commit_of(PACKAGE) or f"hdccf {version('hdccf')}"
 
     @property
     def journal(self) -> Journal:
@@ -164,6 +181,7 @@ class Reproduction:
 
     def run(self, study: str) -> list[Path]:
         """Runs a study, or all of them, and gives the stems of the files that it wrote."""
+        self._refuse_dirty()
         has_times = self.plan.has_times
         if study == ALL:
             possible = [name for name in STUDIES if name != "recency" or has_times]
@@ -173,6 +191,15 @@ class Reproduction:
         if not has_times and self.progress:
             note(f"{self.plan.dataset} has no times, so there is no time-aware part")
         return [self._table(time_aware) for time_aware in ([False, True] if has_times else [False])]
+
+    def _refuse_dirty(self) -> None:
+        """Results that are kept beside the code name the commit that they can be made again with."""
+        results = self.plan.results.resolve()
+        if self.commit.endswith(DIRTY) and not self.allow_dirty and results.is_relative_to(root_of(PACKAGE)):
+            raise ConfigError(
+                f"{PACKAGE} has changed since its commit, so results in {results} could not be made "
+                "again; commit first, or give another --out, or --allow-dirty"
+            )
 
     def _table(self, time_aware: bool) -> Path:
         plan = self.plan
@@ -294,7 +321,8 @@ class Reproduction:
             **training,
             "seconds": round(seconds, 3),
             "wall_seconds": round(time.monotonic() - started, 3),
-            "commit": commit_of(Path(__file__).parents[1]) or f"hdccf {version('hdccf')}",
+            "commit": self.commit,
+            "source": self.source,
             "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }
@@ -350,18 +378,27 @@ def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
     return model.scorer()
 
 
+PACKAGE, DIRTY = Path(__file__).parents[1], "-dirty"
+
+
 def commit_of(package: Path) -> str:
     """The code's commit, "-dirty" where that has changed since; results beside it change with every run."""
+    commit = _git(package, "describe", "--always", "--abbrev=10")
+    return f"{commit}{DIRTY}" if _git(package, "status", "--porcelain", "--", ".") else commit
 
-    def git(*asked: str) -> str:
-        try:
-            found = subprocess.run(["git", *asked], capture_output=True, text=True, check=False, cwd=package)  # noqa: S603, S607
-        except OSError:
-            return ""
-        return found.stdout.strip()
 
-    commit = git("describe", "--always", "--abbrev=10")
-    return f"{commit}-dirty" if git("status", "--porcelain", "--", ".") else commit
+def root_of(package: Path) -> Path:
+    """The repository of the code; the code's own folder where there is none."""
+    return Path(_git(package, "rev-parse", "--show-toplevel") or package)
+
+
+def _git(package: Path, *asked: str) -> str:
+    """What git says about the code; nothing where there is no git or no repository."""
+    try:
+        found = subprocess.run(["git", *asked], capture_output=True, text=True, check=False, cwd=package)  # noqa: S603, S607
+    except OSError:
+        return ""
+    return found.stdout.strip()
 
 
 def _time_left(records: list[Record], pending: list[Run]) -> str:

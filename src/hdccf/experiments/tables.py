@@ -2,15 +2,15 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from hdccf.evaluation.compare import LEVEL, Comparison, compare
+from hdccf.evaluation.compare import LEVEL, BySeed, Comparison, compare, on_common_seeds, write_per_user
 from hdccf.evaluation.evaluation import Evaluation, markdown_table
-from hdccf.experiments.plans import OURS, SEEDLESS, TITLES, Row
+from hdccf.experiments.plans import EXPLORED, OURS, SEEDLESS, TITLES, Row
 from hdccf.files import atomic_file
 
 Record = dict[str, Any]
@@ -139,7 +139,8 @@ def provenance(outcome: Outcome, command: str) -> str:
     machines = "; ".join(dict.fromkeys(record["machine"] for record in records))
     seeds = ", ".join(str(seed) for seed in sorted({record["seed"] for record in records}))
     splits = ", ".join(dict.fromkeys(record["split"] for record in records))
-    return f"`{command}`; split {splits}; seeds {seeds}; commit {commits}; {machines}."
+    sources = "; ".join(dict.fromkeys(record.get("source") or "not recorded" for record in records))
+    return f"`{command}`; data: {sources}; split {splits}; seeds {seeds}; commit {commits}; {machines}."
 
 
 # -- the comparison of models --------------------------------------------------------------------------------
@@ -157,6 +158,8 @@ class Results:
     command: str
     comparison: Comparison | None = None
     """Tests over users; None where values by user are missing."""
+    per_user: Mapping[str, BySeed] = field(default_factory=dict)
+    """What was tested, by label and seed."""
 
     @classmethod
     def of(cls, title: str, rows: list[Row], outcome: Outcome, command: str) -> "Results":
@@ -170,12 +173,35 @@ class Results:
     def compared(self, evaluation: Callable[[Record], Evaluation | None]) -> "Results":
         """With tests over users; `evaluation` gives a record's values by user, where they are here."""
         records = {row.label: self.outcome.records[row.label] for row in self.rows}
-        found = {label: [evaluation(record) for record in each] for label, each in records.items()}
-        systems = {label: [each for each in runs if each is not None] for label, runs in found.items()}
-        if len(systems) < 2 or systems != found:
+        systems: dict[str, dict[int, Evaluation]] = {label: {} for label in records}
+        for label, each in records.items():
+            for record in each:
+                found = evaluation(record)
+                if found is None:
+                    return self
+                systems[label][record["seed"]] = found
+        if len(systems) < 2:
             return self
         names = records[self.rows[0].label][0]["metrics"]
-        return replace(self, comparison=compare(systems, names))
+        tested = compare(on_common_seeds(systems, self.seedless), names)
+        return replace(self, comparison=tested, per_user=systems)
+
+    @property
+    def seedless(self) -> list[str]:
+        """Rows whose model does not depend on the seed."""
+        return [row.label for row in self.rows if row.model in SEEDLESS]
+
+    def seeds_tested(self) -> str:
+        """Which seeds the tests are over, and which rows have others."""
+        seeded = {label: set(runs) for label, runs in self.per_user.items() if label not in self.seedless}
+        common = set.intersection(*seeded.values()) if seeded else set()
+        more = [TITLES[label] for label, seeds in seeded.items() if seeds != common]
+        words = f"Tests are over the seeds {', '.join(map(str, sorted(common)))}, which all rows have"
+        if more:
+            words += f" (the means of {', '.join(more)} are over more)"
+        if self.seedless:
+            words += f"; {', '.join(TITLES[label] for label in self.seedless)} is the same with every seed"
+        return f"{words}."
 
     @property
     def measures(self) -> list[Measure]:
@@ -221,9 +247,11 @@ class Results:
 
 
 def write_table(results: Results, stem: Path) -> None:
-    """`stem`.csv, .md and .tex, and where it was asked for `stem`-given.csv."""
+    """`stem`.csv, .md and .tex, with tests the values by user as .parquet, and if asked `stem`-given.csv."""
     markdown, tex = comparison_markdown(results), comparison_latex(results, stem.name)
     write_files(stem, csv=comparison_csv(results.cells), md=markdown, tex=tex)
+    if results.per_user:
+        write_per_user(stem.with_name(f"{stem.name}.parquet"), results.per_user, results.seedless)
     given = results.given()
     if given:
         # A file of its own: it answers another question than the table's rows.
@@ -250,7 +278,8 @@ def comparison_markdown(results: Results) -> str:
         rows.append([title_of(measure), *results.marked(measure, ("**", "**"), ("<u>", "</u>")), *tail])
     tested = (
         f"p is of HDCCF against the best other: paired t over {results.comparison.users:,} users, averaged "
-        f"over seeds, Holm-corrected over all tests of the best against another; the paper has p < {LEVEL}."
+        f"over seeds, Holm-corrected over all tests of the best against another; the paper has p < {LEVEL}. "
+        f"{results.seeds_tested()} `hdccf compare` of the .parquet beside this file makes the tests again."
         if results.comparison
         else "p is not known here: the values by user are not on this machine."
     )
@@ -262,6 +291,8 @@ def comparison_markdown(results: Results) -> str:
         "## Settings",
         _settings(results),
     ]
+    records = [record for rows in results.outcome.records.values() for record in rows]
+    parts += [EXPLORED[name] for name in {record["dataset"] for record in records} if name in EXPLORED]
     if results.outcome.failures:
         left_out = [f"- {label}: {why}" for label, why in results.outcome.failures.items()]
         parts += ["## Left out", "\n".join(left_out)]
