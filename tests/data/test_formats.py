@@ -218,7 +218,7 @@ def test_columns_with_names_may_be_in_another_order(tmp_path: Path) -> None:
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:
     write(tmp_path, ratings_csv=RATINGS_CSV.replace("userId", "who"))
-    with pytest.raises(SourceError, match=r"no column 'userId' for the user, only 'who', 'movieId'"):
+    with pytest.raises(SourceError, match=r"no column 'userId', only 'who', 'movieId'"):
         MOVIELENS_20M(tmp_path)
 
 
