@@ -28,7 +28,7 @@ from hdccf.recommend.explain import surrogate_for
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.similarity import Dot, Vectors
-from hdccf.training.calibrate import calibrate
+from hdccf.training.calibrate import Calibrator
 from hdccf.training.fit import fit, resume
 from training import quick
 
@@ -113,9 +113,9 @@ def test_a_row_keeps_its_largest_entries(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_validation_chooses_and_test_is_not_looked_at() -> None:
     fitted = raw(quick("history", epochs=2, calibrate="full"))
     split = fitted.split
-    found = calibrate(fitted.settings, fitted.model.scorer(), split, "full", "ndcg@10")
+    found = Calibrator(split, "full:ndcg@10")(fitted.settings, fitted.model.scorer())
     hidden = replace(split, test=split.test.subset(np.zeros(len(split.test), bool)))
-    blind = calibrate(fitted.settings, fitted.model.scorer(), hidden, "full", "ndcg@10")
+    blind = Calibrator(hidden, "full:ndcg@10")(fitted.settings, fitted.model.scorer())
     assert (found.popularity, found.filter_weight) == (blind.popularity, blind.filter_weight)
     ranker = Ranker(split, "validation")
     measured = ranker.measure(found.apply(fitted.model.scorer(), split.train), ("ndcg@10",), ("full",))
@@ -133,7 +133,7 @@ def test_popularity_alone_is_found_where_it_is_all_there_is() -> None:
     pairs += [(user, 29 - user % 20) for user in range(60) if (user, 29 - user % 20) not in pairs]
     split = hdccf.leave_one_out(interactions(pairs, times=np.arange(len(pairs))))
     scorer = fit(split, MODELS["random"].settings()).scorer("train")
-    found = calibrate(BPR(), scorer, split, "full", "ndcg@10")
+    found = Calibrator(split, "full:ndcg@10")(BPR(), scorer)
     assert found.popularity < 0
     assert found.item_filter is None
     assert found.popularity_unit == found.deviation
@@ -142,7 +142,7 @@ def test_popularity_alone_is_found_where_it_is_all_there_is() -> None:
 def test_a_gain_within_the_standard_error_changes_nothing() -> None:
     split = small_split()
     scorer = fit(split, MODELS["most-popular"].settings()).scorer("train")
-    found = calibrate(BPR(), scorer, split, "full", "ndcg@10")
+    found = Calibrator(split, "full:ndcg@10")(BPR(), scorer)
     assert found.popularity == 0  # the order of the most popular is the same at any γ below its unit
 
 

@@ -1,9 +1,12 @@
-"""The choice of the popularity dial and of the filter's weight on the validation part, after training."""
+"""The choice of the popularity dial and of the filter's weight on the validation part."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from hdccf.config import VALIDATION_METRIC, Settings, TrainingSettings
 from hdccf.console import note
@@ -12,13 +15,17 @@ from hdccf.errors import ConfigError, EvaluationError
 from hdccf.evaluation import metrics
 from hdccf.evaluation.metrics import Values
 from hdccf.evaluation.ranking import Ranker, check_protocols
-from hdccf.models.base import Model, Scorer
-from hdccf.models.calibration import Calibration, ItemFilter
+from hdccf.models.base import Candidates, Columns, Model, Scorer, Scores, Users
+from hdccf.models.calibration import Calibration, FilterScores, ItemFilter
 from hdccf.recommend.recommender import load_calibration
 from hdccf.recommend.run_folder import RunFolder
 
 VALIDATION_USERS = 4000
 """More of them take longer, and hardly change what is chosen."""
+_DENSE_SCORES = 1 << 27
+"""Scores that the search keeps: half a gigabyte. With very many items fewer users are ranked."""
+_FEWEST_USERS = 200
+_ROWS_AT_ONCE = 256
 _FILTER_WEIGHTS = (0.05, 0.1, 0.2, 0.4, 0.8)
 _DIAL = (-1.0, -0.5, 0.5)
 _DIAL_STEPS = (0.25, 0.12)
@@ -52,8 +59,7 @@ def calibrate_run(
         return load_calibration(folder)
     if settings.calibration == "off" or not len(split.validation):
         return None
-    metric = settings.validation_metric if isinstance(settings, TrainingSettings) else VALIDATION_METRIC
-    found = calibrate(settings, model.scorer(), split, *parse_metric(metric))
+    found = Calibrator(split, metric_of(settings))(settings, model.scorer())
     if progress:
         note(found.describe())
     if folder is not None:
@@ -61,54 +67,93 @@ def calibrate_run(
     return found
 
 
-def calibrate(
-    settings: Settings,
-    scorer: Scorer,
-    split: Split,
-    protocol: str,
-    metric: str,
-    *,
-    users: int = VALIDATION_USERS,
-    item_filter: ItemFilter | None = None,
-) -> Calibration:
+def metric_of(settings: Settings) -> str:
+    """What a model is validated by; that of the paper where its settings do not say."""
+    return settings.validation_metric if isinstance(settings, TrainingSettings) else VALIDATION_METRIC
+
+
+class Calibrator:
     """Chooses γ and, where the settings want the filter, w by a metric on (a sample of) the validation part.
+
+    Made once for a split, it calibrates the scores of any number of models.
 
     Parameters
     ----------
-    settings
-        Of the model; its `calibration` says what is chosen.
-    scorer
-        The model's own scores of the training users.
     split
         Its validation part decides; the test part is not looked at.
-    protocol, metric
-        Such as "full" and "ndcg@10".
+    metric
+        Such as "full:ndcg@10".
     users
-        At most so many validation users are ranked.
-    item_filter
-        The filter of the training part, where it is at hand.
+        At most so many validation users are ranked, and fewer where there are very many items.
     """
-    neutral = Calibration.neutral(settings, scorer, split.train)
-    if settings.calibration == "full":
-        neutral = replace(neutral, item_filter=item_filter or ItemFilter.of(split.train))
-    ranker = Ranker(_sampled(split, users), "validation", folder=None)
-    measured: dict[Point, Values] = {}
 
-    def measure(point: Point) -> float:
-        if point not in measured:
-            one = replace(neutral, popularity=point[0], filter_weight=point[1])
-            ranks = ranker.rank(one.apply(scorer, split.train), protocol).ranks
-            measured[point] = metrics.per_user(ranks, metric)
-        return metrics.mean(measured[point])
+    def __init__(self, split: Split, metric: str, *, users: int = VALIDATION_USERS) -> None:
+        self.train, self.metric = split.train, metric
+        self.protocol, self._name = parse_metric(metric)
+        most = min(users, max(_FEWEST_USERS, _DENSE_SCORES // split.n_items))
+        self.ranker = Ranker(_sampled(split, most), "validation", folder=None)
+        self.users = torch.from_numpy(self.ranker.queries.users)
+        self._places = torch.zeros(split.n_users, dtype=torch.long)
+        self._places[self.users] = torch.arange(len(self.users))
 
-    best = _search(measure, with_filter=neutral.item_filter is not None)
-    before = (0.0, 0.0)
-    gain = measured[best] - measured[before]
-    if np.nanmean(gain) <= _STANDARD_ERRORS * np.nanstd(gain) / np.sqrt(len(gain)):
-        best = before
-    facts = {"metric": f"{protocol}:{metric}", "before": measure(before), "after": measure(best)}
-    chosen = replace(neutral, popularity=best[0], filter_weight=best[1], facts=facts)
-    return chosen if chosen.filter_weight else replace(chosen, item_filter=None)
+    @cached_property
+    def _filter(self) -> tuple[ItemFilter, Tensor]:
+        """The filter, and its scores of the ranked users, which are the same for every model."""
+        item_filter = ItemFilter.of(self.train)
+        scores = FilterScores(item_filter, self.train, 1.0)
+        return item_filter, self._rows(lambda users: torch.from_numpy(scores.dense(users)))
+
+    def _rows(self, score: Callable[[Users], Scores]) -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([score(some).float() for some in torch.split(self.users, _ROWS_AT_ONCE)])
+
+    def __call__(self, settings: Settings, scorer: Scorer) -> Calibration:
+        """The calibration of a model's scores of the training users."""
+        neutral = Calibration.neutral(settings, scorer, self.train)
+        own, filtered = self._rows(scorer.score_block), None
+        if settings.calibration == "full":
+            item_filter, filtered = self._filter
+            neutral = replace(neutral, item_filter=item_filter)
+        measured: dict[Point, Values] = {}
+
+        def measure(point: Point) -> float:
+            if point not in measured:
+                weight = point[1] * neutral.deviation
+                shift = -point[0] * neutral.popularity_unit * neutral.log_frequency
+                combined = _Combined(self._places, own, shift, filtered, weight)
+                ranks = self.ranker.rank(combined, self.protocol).ranks
+                measured[point] = metrics.per_user(ranks, self._name)
+            return metrics.mean(measured[point])
+
+        best = _search(measure, with_filter=filtered is not None)
+        before = (0.0, 0.0)
+        gain = measured[best] - measured[before]
+        if np.nanmean(gain) <= _STANDARD_ERRORS * np.nanstd(gain) / np.sqrt(len(gain)):
+            best = before
+        facts = {"metric": self.metric, "before": measure(before), "after": measure(best)}
+        chosen = replace(neutral, popularity=best[0], filter_weight=best[1], facts=facts)
+        return chosen if chosen.filter_weight else replace(chosen, item_filter=None)
+
+
+class _Combined:
+    """Calibrated scores of the users whose scores are at hand; `places` has their rows."""
+
+    def __init__(
+        self, places: Tensor, own: Tensor, shift: Tensor, filtered: Tensor | None, weight: float
+    ) -> None:
+        self.places, self.own, self.shift = places, own, shift
+        self.filtered, self.weight = filtered, weight
+        self.n_users, self.n_items = len(places), own.shape[1]
+
+    def score_block(self, users: Users, items: Columns | None = None) -> Scores:
+        rows = self.places[users]
+        scores = self.own[rows] + self.shift
+        if self.filtered is not None and self.weight:
+            scores.add_(self.filtered[rows], alpha=self.weight)
+        return scores if items is None else scores[:, items]
+
+    def score_rows(self, users: Users, items: Candidates) -> Scores:
+        return self.score_block(users).gather(1, items)
 
 
 def _search(measure: Callable[[Point], float], *, with_filter: bool) -> Point:
