@@ -299,6 +299,8 @@ class FitOptions(Options):
         Whether to write curves for TensorBoard, and seconds by stage.
     calibrate
         Whether to choose the popularity dial and the item–item filter on validation after training.
+    minutes
+        A limit of the automatic choice among candidates.
     cluster
         The workers that train together on Ray; none is this process alone.
 
@@ -324,6 +326,9 @@ class FitOptions(Options):
     """The workers that train together; none is this process alone."""
     calibrate: bool = True
     """Choose the popularity dial and the weight of an item–item filter on validation after training."""
+    minutes: float | None = Field(default=None, gt=0)
+    """Where settings are chosen automatically: compare candidates for so many minutes at most. The choice
+    then depends on the speed of the machine as well as on the seed."""
 
 
 MAX_DIAL = 3.0

@@ -152,6 +152,54 @@ class TrainingDisplay:
         sys.stderr.flush()
 
 
+class RaceDisplay:
+    """Told of every candidate's training in the choice of settings; shows them as a live table."""
+
+    def __init__(self, names: list[str], *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._rows = {name: ["", "", "", "waiting"] for name in names}
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        if self.enabled and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(self._table(), console=Console(stderr=True))
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def training(self, name: str) -> None:
+        self._show(name, [*self._rows[name][:3], "training"])
+
+    def evaluated(self, name: str, epoch: int, value: float, seconds: float) -> None:
+        self._show(name, [str(epoch), f"{value:.4f}", f"{seconds:.0f}", ""])
+        if self.enabled and self._live is None:
+            sys.stderr.write(f"candidate {name}: {value:.4f} after {epoch} epochs, {seconds:.0f} s\n")
+            sys.stderr.flush()
+
+    def dropped(self, name: str) -> None:
+        self._show(name, [*self._rows[name][:3], "dropped"])
+
+    def _show(self, name: str, row: list[str]) -> None:
+        self._rows[name] = row
+        if self._live is not None:
+            self._live.update(self._table())
+
+    def _table(self) -> Any:
+        from rich import box
+        from rich.table import Table
+
+        table = Table("candidate", "epochs", "validation", "seconds", "", box=box.SIMPLE, padding=0)
+        for name, row in self._rows.items():
+            table.add_row(name, *row, style="dim" if row[-1] == "dropped" else None)
+        return table
+
+
 class Interruptible:
     """True once Ctrl-C, SIGTERM or SIGHUP came; a second one stops at once.
 

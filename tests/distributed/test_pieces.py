@@ -218,7 +218,7 @@ def test_models_that_train_alone_are_refused() -> None:
 
 def test_a_second_driver_is_refused_before_it_writes(tmp_path: Path) -> None:
     out, options = tmp_path / "run", FitOptions(cluster=Cluster(workers=1))
-    run = RunFolder.create(out, BPR(), small_split(), 0, options, {})
+    run = RunFolder.create(out, {"bpr": BPR()}, small_split(), 0, options, {})
     with locked(out, RunError):
         with pytest.raises(RunError, match="another process is writing into"):
             driver.fit(small_split(), BPR(), seed=0, out=out, options=options)
@@ -229,7 +229,7 @@ def test_a_second_driver_is_refused_before_it_writes(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_other_settings_is_refused_before_workers_start(tmp_path: Path) -> None:
     options = FitOptions(cluster=Cluster(workers=1))
-    run = RunFolder.create(tmp_path / "run", BPR(), small_split(), 0, options, {})
+    run = RunFolder.create(tmp_path / "run", {"bpr": BPR()}, small_split(), 0, options, {})
     kept = run.path / "ray" / "attempt-1" / "checkpoint"
     checkpoint.save(kept / "checkpoint.safetensors", {}, {"run": "of another"})
     seal(kept, 1)

@@ -30,8 +30,8 @@ class ModelOptions(Options):
     model: Annotated[str, Flag(metavar="NAME")] = "hdccf"
     """Which model; hdccf models lists them."""
     preset: Annotated[str | None, Flag(metavar="NAME")] = None
-    """Settings to start from, such as paper, time-blind or recency, or a data set that the model was tuned
-    on; hdccf models lists them."""
+    """Settings to start from, such as hdccf, attention, spectral or paper, or a data set that the model was
+    tuned on; hdccf models lists them. Without one HDCCF's configuration is chosen on validation."""
     config: Annotated[Path | None, Flag(metavar="FILE")] = None
     """A TOML file of settings, over the preset."""
     assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
@@ -39,15 +39,23 @@ class ModelOptions(Options):
     seed: int = 0
     """Everything random comes from it."""
 
-    def settings(self) -> Settings:
+    @property
+    def automatic(self) -> bool:
+        """Whether the configuration is chosen on validation, within what --set leaves open."""
+        return self.model == ModelOptions.model_fields["model"].default and not (self.preset or self.config)
+
+    def settings(self, *, own_events: bool = False) -> Settings:
         """The model's settings: its defaults, then preset, file and assignments over each other."""
         from hdccf.config import build_settings, parse_assignments, read_toml
         from hdccf.models import entry_named, preset_named
 
         kind = entry_named(self.model).settings
+        # Own events are ranked as users will meet them; named data sets as the paper does.
+        ranked = {"validation_metric": "full:ndcg@10"}
+        own = ranked if own_events and issubclass(kind, TrainingSettings) else {}
         preset = {} if self.preset is None else preset_named(self.model, self.preset)
         file = {} if self.config is None else read_toml(self.config)
-        return build_settings(kind, preset, file, parse_assignments(self.assignments or []))
+        return build_settings(kind, own, preset, file, parse_assignments(self.assignments or []))
 
 
 class RunOptions(Options):
@@ -76,7 +84,9 @@ def train(
     """Train a model on a data set or on your own events, and keep it as a run.
 
     The last interaction of each user is held out for testing, the one before for choosing the best epoch.
-    Ctrl-C saves, and --resume goes on as if nothing had happened.
+    Without --preset a few configurations of HDCCF are compared first, and the best is trained to the end;
+    --set narrows the choice, and --minutes bounds it. Ctrl-C saves, and --resume goes on as if nothing had
+    happened.
     """
     if run.resume is not None:
         _resume(run.resume, context)
@@ -84,18 +94,21 @@ def train(
     from hdccf.console import note
     from hdccf.recommend.run_folder import free_folder
 
-    source, settings = data.source, model.settings()
-    own_metric = "validation_metric" in settings.model_fields_set
-    if data.interactions is not None and isinstance(settings, TrainingSettings) and not own_metric:
-        # Own events are ranked as users will meet them; named data sets as the paper does.
-        settings = settings.changed(validation_metric="full:ndcg@10")
+    source, settings = data.source, model.settings(own_events=data.interactions is not None)
     if cluster is not None:
         needs_ray("--workers")
         from hdccf.distributed.driver import check
 
         check(settings)  # before any data is read
     split = open_split(data, model.seed, read, cache)
-    for remark in (repr(split), *split.remarks(), settings.choices(split.train)):
+    candidates = {model.model: settings}
+    if model.automatic and cluster is None:
+        candidates = _candidates(settings.model_dump(exclude_unset=True), split, run.init_from)
+    settings, *others = candidates.values()
+    decided = settings.choices(split.train)
+    if others:
+        decided = f"comparing {', '.join(candidates)} on validation; --preset or --set narrows the choice"
+    for remark in (repr(split), *split.remarks(), decided):
         if remark:
             note(remark)
     stem = (
@@ -115,12 +128,23 @@ def train(
     if cluster is None:
         from hdccf.training.fit import fit
 
-        fitted = fit(split, settings, diagnosis=_diagnosis(about, split), **common)
+        fitted = fit(split, candidates, diagnosis=_diagnosis(about, split), **common)
     else:
         from hdccf.distributed.driver import fit as fit_together
 
         fitted = fit_together(split, settings, **common)
     _print_result(fitted.path)
+
+
+def _candidates(fixed: dict[str, Any], split: "Split", init_from: Path | None) -> dict[str, Settings]:
+    """HDCCF's configurations with some settings given; that of the run to start from, where there is one."""
+    from hdccf.models.hdccf.settings import automatic_candidates
+    from hdccf.recommend.run_folder import RunFolder
+
+    if init_from is None:
+        return dict(automatic_candidates(split.train, **fixed))
+    source = RunFolder.open(init_from)
+    return {source.model: source.settings.changed(**fixed)}
 
 
 def _resume(path: Path, context: typer.Context) -> None:

@@ -69,7 +69,7 @@ def fit(
         )
         about = {**about, "init_from": start_from(model, name_of(settings), split.train, init_from)}
     with locked(Path(out), RunError):
-        run = RunFolder.create(Path(out), settings, split, seed, options, about)
+        run = RunFolder.create(Path(out), {name_of(settings): settings}, split, seed, options, about)
         place, protocol = storage_of(run, cluster), ""
         if isinstance(settings, TrainingSettings):
             protocol, _ = parse_metric(settings.validation_metric)

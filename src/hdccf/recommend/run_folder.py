@@ -3,6 +3,8 @@
 run.json            format version, model, settings, seed, split's fingerprint, options
 environment.json    versions and machine
 split/              the three parts with their vocabularies (Parquet)
+race.jsonl          where settings were chosen among candidates: each candidate at the end of each round
+race/               the trainings of the candidates, until one is chosen
 metrics.jsonl       a line an evaluation
 checkpoint.safetensors   where training stands; resuming starts here
 best.safetensors    the weights that answer
@@ -14,9 +16,10 @@ profile.json        where the time of its last part went, if asked for
 import hashlib
 import json
 import platform
+import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,10 @@ class _Config(BaseModel, extra="allow"):
     split: dict[str, str]
     data: dict[str, Any]
     options: dict[str, Any]
+    candidates: dict[str, dict[str, Any]] = {}
+    """Settings by name, where they are chosen on validation."""
+    chosen: str | None = None
+    """The name of the candidate that was taken."""
 
 
 class _Record(BaseModel):
@@ -80,23 +87,30 @@ class RunFolder:
     def create(
         cls,
         path: Path,
-        settings: Settings,
+        candidates: Mapping[str, Settings],
         split: Split,
         seed: int,
         options: FitOptions,
         about: dict[str, Any],
     ) -> "RunFolder":
-        """Starts a run in a folder of its own; `about` says where the data came from."""
+        """Starts a run in a folder of its own; `about` says where the data came from.
+
+        Of several candidates, settings by name, the first stands in run.json until one is `chosen`.
+        """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(
                 f"{path} is not empty; choose another --out, or go on with hdccf train --resume {path}"
             )
+        settings = next(iter(candidates.values()))
         name = name_of(settings)
         config = {
             "format": FORMAT,
             "version": FORMAT_VERSION,
-            "model": name,
-            "settings": settings.model_dump(mode="json"),
+            **_model_and_settings(settings),
+            "candidates": {
+                each: _model_and_settings(one) for each, one in candidates.items() if len(candidates) > 1
+            },
+            "chosen": None,
             "seed": seed,
             "split": {"method": split.method, "fingerprint": split.fingerprint},
             "data": _public(about),
@@ -156,6 +170,45 @@ class RunFolder:
         return tensors, facts
 
     @property
+    def candidates(self) -> dict[str, Settings]:
+        """The settings that are still to be chosen from, by name; one where there is no choice left."""
+        kept = self.config["candidates"]
+        if not kept or self.config["chosen"]:
+            return {self.model: self.settings}
+        try:
+            return {name: entry_named(one["model"]).settings(**one["settings"]) for name, one in kept.items()}
+        except (ConfigError, KeyError, TypeError) as cause:
+            raise RunError(
+                f"the candidates in {self.path}/run.json are damaged ({one_line(cause)}); train again"
+            ) from cause
+
+    def of_candidate(self, name: str) -> "RunFolder":
+        """The folder of a candidate's training, inside this one."""
+        settings = self.candidates[name]
+        place = self.path / "race" / "".join(c if c.isalnum() else "-" for c in name)
+        place.mkdir(parents=True, exist_ok=True)
+        config = {**self.config, **_model_and_settings(settings)}
+        return replace(self, path=place, model=config["model"], settings=settings, config=config)
+
+    def chosen(self, name: str, *, keep: bool = True) -> "RunFolder":
+        """This folder with a candidate's settings, and with its training where that is to be kept.
+
+        Whatever was done before an interruption is found done.
+        """
+        candidate = self.of_candidate(name)
+        with explained(self.path):
+            for file in candidate.path.iterdir() if keep else ():
+                file.replace(self.path / file.name)
+            shutil.rmtree(self.path / "race")
+            config = {**candidate.config, "chosen": name}
+            write_json(self.path / "run.json", config)
+        return replace(candidate, path=self.path, config=config)
+
+    @property
+    def race(self) -> Path:
+        return self.path / "race.jsonl"
+
+    @property
     def checkpoint(self) -> Path:
         return self.path / "checkpoint.safetensors"
 
@@ -210,6 +263,10 @@ def free_folder(root: Path, stem: str) -> Path:
         number += 1
         candidate = root / f"{stem}-{number}"
     return candidate
+
+
+def _model_and_settings(settings: Settings) -> dict[str, Any]:
+    return {"model": name_of(settings), "settings": settings.model_dump(mode="json")}
 
 
 def _public(about: dict[str, Any]) -> dict[str, Any]:

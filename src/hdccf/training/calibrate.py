@@ -51,7 +51,12 @@ def parse_metric(metric: str) -> tuple[str, str]:
 
 
 def calibrate_run(
-    model: Model, split: Split, folder: RunFolder | None = None, *, progress: bool = False
+    model: Model,
+    split: Split,
+    folder: RunFolder | None = None,
+    *,
+    progress: bool = False,
+    calibrator: "Calibrator | None" = None,
 ) -> Calibration | None:
     """Calibrates a trained model by its settings, and keeps it in the run; None where nothing is chosen."""
     settings = model.settings
@@ -59,7 +64,7 @@ def calibrate_run(
         return load_calibration(folder)
     if settings.calibration == "off" or not len(split.validation):
         return None
-    found = Calibrator(split, metric_of(settings))(settings, model.scorer())
+    found = (calibrator or Calibrator(split, metric_of(settings)))(settings, model.scorer())
     if progress:
         note(found.describe())
     if folder is not None:

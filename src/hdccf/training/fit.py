@@ -2,12 +2,13 @@
 
 import math
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings, TrainingSettings
@@ -18,11 +19,13 @@ from hdccf.evaluation.ranking import Ranker
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
+from hdccf.models.hdccf.settings import automatic_candidates
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
-from hdccf.training.calibrate import calibrate_run, parse_metric
+from hdccf.training.calibrate import Calibrator, calibrate_run, metric_of, parse_metric
 from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
+from hdccf.training.race import append_to, explain_choice, race, read_race, sample_for_race
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
 from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
 from hdccf.training.warm_start import start_from
@@ -32,7 +35,7 @@ __all__ = ["Diagnosis", "StopTraining", "Watch", "fit", "parse_metric", "resume"
 
 def fit(
     split: Split,
-    settings: Settings,
+    settings: Settings | Mapping[str, Settings] | None = None,
     *,
     seed: int = 0,
     out: str | Path | None = None,
@@ -50,7 +53,9 @@ def fit(
     split
         Training, validation and test parts, from `leave_one_out` or another split function.
     settings
-        The model's settings, such as `HDCCF(temperature=0.1)`.
+        The model's settings, such as `HDCCF(temperature=0.1)`. Several by name are candidates, of which the
+        best on validation is trained to the end. Without any, HDCCF's own candidates for this data are
+        compared (or, with `init_from`, that run's settings taken).
     seed
         Same seed, same machine and same number of threads: same bits.
     out
@@ -76,7 +81,8 @@ def fit(
     Examples
     --------
     >>> split = hdccf.leave_one_out(hdccf.load("ml-100k"))  # doctest: +SKIP
-    >>> model = hdccf.fit(split, hdccf.HDCCF(), seed=0)  # doctest: +SKIP
+    >>> model = hdccf.fit(split)  # doctest: +SKIP
+    >>> model = hdccf.fit(split, hdccf.HDCCF(temperature=0.15), seed=1)  # doctest: +SKIP
     """
     if not isinstance(split, Split):
         raise ConfigError(
@@ -85,15 +91,16 @@ def fit(
     options = options or FitOptions()
     # Bits repeat for the same number of threads, so a run remembers how many there were.
     options = options.changed(threads=options.threads or torch.get_num_threads())
-    # What cannot be trained is refused before there is a folder of it.
-    training = _Training(split, settings, seed, options, progress, diagnosis, on_evaluation)
+    given = _Given(seed, options, progress, diagnosis, on_evaluation)
+    candidates = _candidates(split, settings, init_from)
+    fitting = _Fitting(split, candidates, given)
     about = about or {}
     if init_from is not None:
-        about = {**about, "init_from": training.start_from(init_from)}
+        about = {**about, "init_from": fitting.start_from(init_from)}
     if out is None:
-        return training.run(None)
+        return fitting.run(None)
     with locked(Path(out), RunError):
-        return training.run(RunFolder.create(Path(out), settings, split, seed, options, about))
+        return fitting.run(RunFolder.create(Path(out), candidates, split, seed, options, about))
 
 
 def resume(
@@ -117,54 +124,190 @@ def resume(
     >>> hdccf.resume("runs/ml-100k-hdccf-seed0")  # doctest: +SKIP
     """
     run = RunFolder.open(path)
-    training = _Training(run.split(), run.settings, run.seed, run.options, progress, diagnosis, on_evaluation)
+    given = _Given(run.seed, run.options, progress, diagnosis, on_evaluation)
+    fitting = _Fitting(run.split(), run.candidates, given)
     # The first checkpoint has what a run started from; only one that was stopped before it asks again.
     source = run.config["data"].get("init_from")
     if source is not None and not run.checkpoint.exists():
-        training.start_from(source["run"])
+        fitting.start_from(source["run"])
     with locked(run.path, RunError):
-        return training.run(run)
+        return fitting.run(run)
+
+
+def _candidates(
+    split: Split, settings: Settings | Mapping[str, Settings] | None, init_from: str | Path | None
+) -> dict[str, Settings]:
+    """The settings to choose from, by name; one where there is nothing to choose or to choose by."""
+    if settings is None and init_from is not None:
+        settings = RunFolder.open(init_from).settings
+    if settings is None:
+        settings = automatic_candidates(split.train)
+    if isinstance(settings, Settings):
+        return {name_of(settings): settings}
+    if not settings:
+        raise ConfigError("there are no candidates; give settings by name, or one model's settings")
+    if not len(split.validation):
+        settings = dict(list(settings.items())[:1])
+    if len(settings) > 1:
+        untrained = [name for name, one in settings.items() if not isinstance(one, TrainingSettings)]
+        if untrained:
+            raise ConfigError(f"{untrained[0]} is not trained in epochs, so it cannot be a candidate")
+        if len({metric_of(one) for one in settings.values()}) > 1:
+            raise ConfigError("candidates are compared by one metric; give all the same validation_metric")
+    return dict(settings)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a training is given besides data and settings."""
+
+    seed: int
+    options: FitOptions
+    progress: bool
+    diagnosis: Diagnosis | None
+    on_evaluation: Watch | None
+
+
+class _Fitting:
+    """The choice among candidates, if there are several, and the training of the chosen one."""
+
+    def __init__(self, split: Split, candidates: Mapping[str, Settings], given: _Given) -> None:
+        self.split, self.candidates, self.given = split, candidates, given
+        for settings in candidates.values():
+            parse_metric(metric_of(settings))  # before anything is built
+        # What cannot be trained is refused before there is a folder of it.
+        first = next(iter(candidates.values()))
+        self.training = _Training(split, first, given, self._calibrator(split, first))
+
+    def _calibrator(self, split: Split, settings: Settings) -> Calibrator | None:
+        """What calibrates at every evaluation; None where validation goes by the model's own scores."""
+        wanted = self.given.options.calibrate and settings.calibration == "full" and len(split.validation)
+        return Calibrator(split, metric_of(settings)) if wanted else None
+
+    def start_from(self, source: str | Path) -> dict[str, Any]:
+        return self.training.start_from(source)
+
+    def run(self, folder: RunFolder | None) -> Recommender:
+        if len(self.candidates) > 1:
+            folder = self._choose(folder)
+        self.training.keep_in(folder)
+        return self.training.finish()
+
+    def _choose(self, folder: RunFolder | None) -> RunFolder | None:
+        """Compares the candidates, and leaves the training of the best; gives the folder of its run."""
+        sample, first = sample_for_race(self.split), self.training
+        # The filter's scores are the same for all candidates.
+        calibrators = {first.settings.calibration: first.calibrator} if sample is self.split else {}
+
+        def start(name: str) -> _Training:
+            settings = self.candidates[name]
+            if settings.calibration not in calibrators:
+                calibrators[settings.calibration] = self._calibrator(sample, settings)
+            training = _Training(sample, settings, self.given, calibrators[settings.calibration])
+            training.keep_in(None if folder is None else folder.of_candidate(name))
+            return training
+
+        lines = [] if folder is None else read_race(folder.race)
+        log = lines.append if folder is None else append_to(folder.race, lines)
+        minutes, progress = self.given.options.minutes, self.given.progress
+        every = {
+            name: one.evaluate_every
+            for name, one in self.candidates.items()
+            if isinstance(one, TrainingSettings)
+        }
+        name, training = race(every, start, done=list(lines), log=log, minutes=minutes, progress=progress)
+        settings = self.candidates[name]
+        if progress:
+            note(explain_choice(name, lines, metric_of(settings)))
+        whole = sample is self.split
+        if training is None or not whole:
+            training = _Training(self.split, settings, self.given, self._calibrator(self.split, settings))
+        self.training = training
+        return None if folder is None else folder.chosen(name, keep=whole)
 
 
 class _Training:
-    """One training of one model: the parts, and what becomes of them."""
+    """One training of one model, in parts that a race can interrupt: `advance`, then `finish`."""
 
     def __init__(
-        self,
-        split: Split,
-        settings: Settings,
-        seed: int,
-        options: FitOptions,
-        progress: bool,
-        diagnosis: Diagnosis | None,
-        on_evaluation: Watch | None = None,
+        self, split: Split, settings: Settings, given: "_Given", calibrator: Calibrator | None
     ) -> None:
-        self.split, self.settings, self.seed, self.on_evaluation = split, settings, seed, on_evaluation
-        self.progress, self.options, self.diagnosis = progress, options, diagnosis
-        self.run_folder: RunFolder | None = None
-        if isinstance(settings, TrainingSettings):
-            parse_metric(settings.validation_metric)  # before anything is built
-        self.device = device_named(options.device)
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
+        self.split, self.settings, self.given, self.calibrator = split, settings, given, calibrator
+        self.folder: RunFolder | None = None
+        self.device = device_named(given.options.device)
+        if given.options.threads is not None:
+            torch.set_num_threads(given.options.threads)
         build = entry_named(name_of(settings)).build
-        self.model = build(settings, split.train, generator_for(seed, "initial values"))
+        self.model = build(settings, split.train, generator_for(given.seed, "initial values"))
         self.model.to(self.device)
-        self.state, self.warm = TrainingState(), False
-        self.best: dict[str, Tensor] = {}
+        self.warm = False
+        self.loop: Loop | None = None
+        self.state = TrainingState()
 
-    def run(self, folder: RunFolder | None) -> Recommender:
-        self.run_folder = folder
+    def start_from(self, source: str | Path) -> dict[str, Any]:
+        self.warm = True
+        found = start_from(self.model, name_of(self.settings), self.split.train, source)
+        if self.given.progress:
+            note(
+                f"starting from {found['run']}: {found['users']:,} users and {found['items']:,} items known, "
+                f"{found['new_users']:,} and {found['new_items']:,} new"
+            )
+        return found
+
+    def keep_in(self, folder: RunFolder | None) -> None:
+        """Where checkpoints go; None keeps nothing."""
+        self.folder = folder
+        if self.loop is not None:
+            self.loop.store = self._store()
+
+    def _store(self) -> CheckpointStore:
+        return CheckpointStore() if self.folder is None else FolderStore(self.folder)
+
+    def advance(self, until: int | None = None, *, progress: bool = False) -> None:
+        """Trains to the end, or to the end of an epoch."""
+        watch = Stopwatch() if self.given.options.profile and until is None else None
+        if self.loop is None:
+            self.loop = Loop(
+                self.model,
+                self.settings,
+                validator_for(self.split, self.settings, self.calibrator),
+                self._store(),
+                seed=self.given.seed,
+                options=self.given.options,
+                device=self.device,
+                diagnosis=self.given.diagnosis,
+                on_evaluation=self.given.on_evaluation,
+            )
+        loop, folder = self.loop, self.folder
+        loop.clock, loop.progress, self.state = watch or nullcontext, progress, loop.state
+        curves = folder is not None and self.given.options.tensorboard
+        loop.run(open_tensorboard(folder.path if folder and curves else None), warm=self.warm, until=until)
+        self.state = loop.state
+        if watch is not None:
+            self._report(watch.report())
+
+    def _report(self, profile: dict[str, Any]) -> None:
+        if self.folder is not None:
+            with checkpoint.explained(self.folder.profile):
+                write_json(self.folder.profile, profile)
+        if self.given.progress:
+            note(table(profile))
+
+    def finish(self) -> Recommender:
+        """Trains to the end, calibrates, and keeps the result."""
+        folder, options = self.folder, self.given.options
         if self.model.groups:
-            self._train()
+            self.advance(progress=self.given.progress)
         elif folder is None or not folder.best.exists():
             started = time.monotonic()
-            self.model.solve(generator_for(self.seed, "solution"), self.progress)
+            self.model.solve(generator_for(self.given.seed, "solution"), self.given.progress)
             self.state.seconds = time.monotonic() - started
         self._keep_best()
         calibration = None
-        if self.options.calibrate:
-            calibration = calibrate_run(self.model, self.split, folder, progress=self.progress)
+        if options.calibrate:
+            calibration = calibrate_run(
+                self.model, self.split, folder, progress=self.given.progress, calibrator=self.calibrator
+            )
         # One that was solved before has its own result already, with the seconds that it took.
         if folder is not None and (self.model.groups or not folder.result.exists()):
             with checkpoint.explained(folder.result):
@@ -174,74 +317,42 @@ class _Training:
             self.model,
             self.settings,
             self.split,
-            seed=self.seed,
+            seed=self.given.seed,
             seconds=self.state.seconds,
             calibration=calibration,
             **kept,
         )
 
-    def start_from(self, source: str | Path) -> dict[str, Any]:
-        self.warm = True
-        found = start_from(self.model, name_of(self.settings), self.split.train, source)
-        if self.progress:
-            note(
-                f"starting from {found['run']}: {found['users']:,} users and {found['items']:,} items known, "
-                f"{found['new_users']:,} and {found['new_items']:,} new"
-            )
-        return found
-
-    def _train(self) -> None:
-        watch = Stopwatch() if self.options.profile else None
-        folder = self.run_folder
-        loop = Loop(
-            self.model,
-            self.settings,
-            validator_for(self.split, self.settings),
-            CheckpointStore() if folder is None else FolderStore(folder),
-            seed=self.seed,
-            options=self.options,
-            device=self.device,
-            clock=watch or nullcontext,
-            progress=self.progress,
-            diagnosis=self.diagnosis,
-            on_evaluation=self.on_evaluation,
-        )
-        loop.run(
-            open_tensorboard(folder.path if folder and self.options.tensorboard else None), warm=self.warm
-        )
-        self.state, self.best = loop.state, loop.best
-        if watch is None:
-            return
-        report = watch.report()
-        if folder is not None:
-            with checkpoint.explained(folder.profile):
-                write_json(folder.profile, report)
-        if self.progress:
-            note(table(report))
-
     def _keep_best(self) -> None:
         """Leaves the model with its best weights, and a run with a file of them."""
-        folder = self.run_folder
-        if not self.best and folder is not None and folder.best.exists():
-            self.best, _ = folder.load_tensors(folder.best, self.device)
-            checkpoint.fill(self.model, self.best, folder.best)
-        if not self.best:
-            self.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        folder, best = self.folder, {} if self.loop is None else self.loop.best
+        if not best and folder is not None and folder.best.exists():
+            best, _ = folder.load_tensors(folder.best, self.device)
+            checkpoint.fill(self.model, best, folder.best)
+        if not best:
+            best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             if folder is not None:
-                folder.save_tensors(folder.best, self.best, {"epoch": self.state.best_epoch})
-        self.model.load_state_dict(self.best)
+                folder.save_tensors(folder.best, best, {"epoch": self.state.best_epoch})
+        self.model.load_state_dict(best)
 
 
-def validator_for(split: Split, settings: Settings) -> Validator:
-    """The settings' validation metric on the validation part of a split, which may be empty."""
-    ranker = Ranker(split, "validation") if len(split.validation) else None
+def validator_for(split: Split, settings: Settings, calibrator: Calibrator | None = None) -> Validator:
+    """The settings' validation metric on the validation part of a split, which may be empty.
+
+    With a calibrator it is that of the calibrated scores, which are what the model will answer with.
+    """
+    ranker = Ranker(split, "validation") if len(split.validation) and calibrator is None else None
 
     def validate(model: Model) -> dict[str, float]:
-        if ranker is None or not isinstance(settings, TrainingSettings):
+        if not isinstance(settings, TrainingSettings) or not len(split.validation):
             return {}
-        protocol, name = parse_metric(settings.validation_metric)
-        measured = ranker.measure(model.scorer(), (name,), (protocol,))
-        return {settings.validation_metric: measured[protocol][name]}
+        metric = settings.validation_metric
+        if calibrator is not None:
+            facts = calibrator(settings, model.scorer()).facts
+            return {metric: facts["after"], f"{metric}, not calibrated": facts["before"]}
+        assert ranker is not None  # noqa: S101 - there is a validation part
+        protocol, name = parse_metric(metric)
+        return {metric: ranker.measure(model.scorer(), (name,), (protocol,))[protocol][name]}
 
     return validate
 

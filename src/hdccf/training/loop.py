@@ -42,7 +42,7 @@ class StopTraining(Exception):  # noqa: N818 - nothing went wrong
 
 
 class Loop:
-    """One training of one model; `run` goes on from where its store says, to the end."""
+    """One training of one model; `run` goes on from where its store says, to the end or to a given epoch."""
 
     def __init__(
         self,
@@ -73,18 +73,24 @@ class Loop:
             name: Stepper(group, settings, clock, process_group) for name, group in model.groups.items()
         }
         self.best: dict[str, Tensor] = {}
+        self._restored = False
         self.last_checkpoint = time.monotonic()
 
-    def run(self, board: Board, *, warm: bool = False) -> None:
-        """With `warm` the initial weights come from another run and are saved at once."""
-        self._restore(warm)
+    def run(self, board: Board, *, warm: bool = False, until: int | None = None) -> None:
+        """Trains to the end, or pauses after epoch `until`: a second call goes on with the same bits.
+
+        With `warm` the initial weights come from another run and are saved at once.
+        """
+        if not self._restored:
+            self._restore(warm)
+            self._restored = True
         state, started = self.state, time.monotonic() - self.state.seconds
         with (
             Interruptible() as interrupted,
             board,
             TrainingDisplay(self.settings.epochs, self.model.n_batches, enabled=self.progress) as display,
         ):
-            while not state.finished:
+            while not state.finished and (until is None or state.epoch <= until):
                 batch = self._epoch(started, display, interrupted)
                 record = self._end_of_epoch(batch)
                 if record is not None:
@@ -96,7 +102,8 @@ class Loop:
                             self.on_evaluation(record)
                     except StopTraining:
                         state.finished = True
-                if self.state.finished or (state.epoch - 1) % self.options.checkpoint_epochs == 0:
+                done = state.epoch - 1
+                if state.finished or done % self.options.checkpoint_epochs == 0 or done == until:
                     self._checkpoint()
 
     def _epoch(self, started: float, display: TrainingDisplay, interrupted: Interruptible) -> Any:

@@ -90,7 +90,8 @@ class FolderStore(CheckpointStore):
         return self.run.load_tensors(self.run.best, device)[0] if self.run.best.exists() else None
 
     def raise_interrupted(self, epoch: int, step: int) -> None:
+        path = self.run.path
+        whole = path.parents[1] if path.parent.name == "race" else path
         raise RunError(
-            f"interrupted at epoch {epoch}, step {step}, and saved; "
-            f"go on with: hdccf train --resume {self.run.path}"
+            f"interrupted at epoch {epoch}, step {step}, and saved; go on with: hdccf train --resume {whole}"
         )

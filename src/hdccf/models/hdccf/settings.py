@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
 from hdccf.errors import ConfigError
@@ -321,3 +322,53 @@ PRESETS: dict[str, dict[str, Any]] = {
 """Changes to the defaults. `paper` is all as printed but the sign in Eq. 16; the others take one part out."""
 
 HDCCF.presets = PRESETS
+
+_ROWS = 1024
+"""Places of histories in a step of the attention encoder; more make fewer steps, fewer make noisy ones."""
+_USERS = 40_000
+"""Users between two evaluations of a model that sees each user once an epoch: few users take many epochs."""
+_KINDS = ("user_vector", "history_encoder", "similarity")
+"""What tells candidates apart; one that differs from what is asked for is left out."""
+
+
+def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF]:
+    """The configurations that are worth comparing on some training data, by name, the preferred one first.
+
+    Parameters
+    ----------
+    train
+        Without times, or without users who have two items, there are no histories to learn from.
+    fixed
+        Settings that all candidates have; a candidate that cannot have them is left out.
+    """
+    degrees = train.by_user.degrees
+    common: dict[str, Any] = {"block_items": 2048, "patience": 4}
+    once = {**common, "block_users": 256, "evaluate_every": max(2, min(10, _USERS // max(train.n_users, 1)))}
+    free = {**once, "user_vector": "free", "user_side": 0.0, "init_std": 0.25}
+    attention = {
+        **PRESETS["attention"],
+        **common,
+        "embedding_dim": 128,
+        "learning_rate": 1e-3,
+        "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
+        "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
+    }
+    tried: dict[str, dict[str, Any]] = {"free": free, "free (popularity)": {**free, "similarity": "popular"}}
+    if train.times is not None and bool((degrees >= 2).any()):
+        tried = {
+            "attention": attention,
+            "attention (τ 0.07)": {**attention, "temperature": 0.07},
+            "history": {**once, "user_vector": "history", "learning_rate": 3e-4},
+            "free": free,
+        }
+    found = dict[str, HDCCF]()
+    for name, values in tried.items():
+        if any(fixed.get(kind, values.get(kind)) != values.get(kind) for kind in _KINDS):
+            continue
+        try:
+            settings = HDCCF(**{**values, **fixed})
+        except ConfigError:
+            continue
+        if settings not in found.values():
+            found[name] = settings
+    return found or {"hdccf": HDCCF(**fixed)}
