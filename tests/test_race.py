@@ -58,17 +58,22 @@ def run_race(values: dict[str, Callable[[int], float]], **more: Any) -> tuple[st
 
 def test_the_better_half_goes_on_to_twice_as_many_evaluations() -> None:
     chosen, lines = run_race(
-        {"a": lambda e: 0.1, "b": lambda e: 0.2 + 0.1 * e, "c": lambda e: 0.4, "d": lambda e: 0.0}
+        {"a": lambda e: 0.1, "b": lambda e: 0.3, "c": lambda e: 0.4, "d": lambda e: 0.0, "e": lambda e: 0.2}
     )
     assert lines == [
-        (1, "a", 1, 0.1),
-        (1, "b", 1, pytest.approx(0.3)),
-        (1, "c", 1, 0.4),
-        (1, "d", 1, 0.0),
-        (2, "c", 2, 0.4),
-        (2, "b", 2, pytest.approx(0.4)),
+        *((1, name, 2, value) for name, value in zip("abcde", (0.1, 0.3, 0.4, 0.0, 0.2), strict=True)),
+        *((2, name, 4, value) for name, value in zip("cbe", (0.4, 0.3, 0.2), strict=True)),
+        *((3, name, 8, value) for name, value in zip("cb", (0.4, 0.3), strict=True)),
     ]
-    assert chosen == "c"  # a tie: it was ahead in the round before
+    assert chosen == "c"
+
+
+def test_a_slow_learner_is_not_dropped_too_early() -> None:
+    """By its value alone it would be: it is behind until the fourth epoch."""
+    values = {"fast": lambda e: 0.5, "faster": lambda e: 0.45, "slow": lambda e: 0.3 + 0.1 * np.log2(e)}
+    chosen, lines = run_race(values)
+    assert [line[1] for line in lines if line[0] == 2] == ["fast", "slow"]
+    assert chosen == "slow"
 
 
 def test_of_equal_candidates_the_first_wins() -> None:
@@ -83,7 +88,7 @@ def test_minutes_end_it_with_the_best_so_far() -> None:
 
 
 def test_what_is_recorded_is_not_trained_again() -> None:
-    done = [Evaluated(1, "a", 1, 0.1, 1.0), Evaluated(1, "b", 1, 0.3, 1.0), Evaluated(1, "c", 1, 0.2, 1.0)]
+    done = [Evaluated(1, name, 2, value, 0.0, 1.0) for name, value in (("a", 0.1), ("b", 0.3), ("c", 0.2))]
     chosen, lines = run_race({"a": lambda e: 9.0, "b": lambda e: 0.3, "c": lambda e: 0.4}, done=done)
     assert chosen == "c"
     assert [line[:2] for line in lines] == [(2, "b"), (2, "c")]
@@ -91,9 +96,9 @@ def test_what_is_recorded_is_not_trained_again() -> None:
 
 def test_the_choice_is_explained_in_a_line() -> None:
     lines = [
-        Evaluated(1, "a", 5, 0.25, 1.0),
-        Evaluated(1, "b", 1, 0.125, 1.0),
-        Evaluated(2, "a", 10, 0.5, 1.0),
+        Evaluated(1, "a", 5, 0.25, 0.0, 1.0),
+        Evaluated(1, "b", 1, 0.125, 0.0, 1.0),
+        Evaluated(2, "a", 10, 0.5, 0.25, 1.0),
     ]
     assert explain_choice("a", lines, "full:ndcg@10") == (
         "chose a: full:ndcg@10 0.5000 on validation after 10 epochs (b 0.1250)"
@@ -105,7 +110,7 @@ def test_a_fit_keeps_the_race_and_the_best_candidate(tmp_path: Path) -> None:
     fitted = fit(split, CANDIDATES, out=tmp_path / "run")
     lines = read_race(tmp_path / "run" / "race.jsonl")
     last = max(line.round for line in lines)
-    best = max((line for line in lines if line.round == last), key=lambda line: line.value)
+    best = max((line for line in lines if line.round == last), key=lambda line: line.projected)
     folder = RunFolder.open(tmp_path / "run")
     assert folder.config["chosen"] == best.candidate
     assert folder.settings == fitted.settings == CANDIDATES[best.candidate]
@@ -177,7 +182,8 @@ def test_given_settings_narrow_the_choice() -> None:
     train = small_split().train
     assert all(one.temperature == 0.3 for one in automatic_candidates(train, temperature=0.3).values())
     assert {one.user_vector for one in automatic_candidates(train, user_vector="free").values()} == {"free"}
-    attention = automatic_candidates(train, history_encoder="attention", temperature=0.2)
+    fixed = {"temperature": 0.2, "embedding_dim": 32, "learning_rate": 0.01}
+    attention = automatic_candidates(train, history_encoder="attention", **fixed)
     assert [one.history_encoder for one in attention.values()] == ["attention"]  # equal ones count once
     # What no candidate can have is HDCCF as it is asked for.
     modulated = HDCCF(similarity="modulated")

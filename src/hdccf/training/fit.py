@@ -242,6 +242,7 @@ class _Training:
         self.model.to(self.device)
         self.warm = False
         self.loop: Loop | None = None
+        self.watch: Stopwatch | None = None
         self.state = TrainingState()
 
     def start_from(self, source: str | Path) -> dict[str, Any]:
@@ -265,8 +266,8 @@ class _Training:
 
     def advance(self, until: int | None = None, *, progress: bool = False) -> None:
         """Trains to the end, or to the end of an epoch."""
-        watch = Stopwatch() if self.given.options.profile and until is None else None
         if self.loop is None:
+            self.watch = Stopwatch() if self.given.options.profile else None
             self.loop = Loop(
                 self.model,
                 self.settings,
@@ -275,18 +276,21 @@ class _Training:
                 seed=self.given.seed,
                 options=self.given.options,
                 device=self.device,
+                clock=self.watch or nullcontext,
                 diagnosis=self.given.diagnosis,
                 on_evaluation=self.given.on_evaluation,
             )
         loop, folder = self.loop, self.folder
-        loop.clock, loop.progress, self.state = watch or nullcontext, progress, loop.state
+        loop.progress, self.state = progress, loop.state
         curves = folder is not None and self.given.options.tensorboard
         loop.run(open_tensorboard(folder.path if folder and curves else None), warm=self.warm, until=until)
         self.state = loop.state
-        if watch is not None:
-            self._report(watch.report())
 
-    def _report(self, profile: dict[str, Any]) -> None:
+    def _report_profile(self) -> None:
+        """Where the time of the training went, where it is to be told."""
+        if self.watch is None:
+            return
+        profile = self.watch.report()
         if self.folder is not None:
             with checkpoint.explained(self.folder.profile):
                 write_json(self.folder.profile, profile)
@@ -298,6 +302,7 @@ class _Training:
         folder, options = self.folder, self.given.options
         if self.model.groups:
             self.advance(progress=self.given.progress)
+            self._report_profile()
         elif folder is None or not folder.best.exists():
             started = time.monotonic()
             self.model.solve(generator_for(self.given.seed, "solution"), self.given.progress)

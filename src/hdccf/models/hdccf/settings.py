@@ -325,8 +325,10 @@ HDCCF.presets = PRESETS
 
 _ROWS = 1024
 """Places of histories in a step of the attention encoder; more make fewer steps, fewer make noisy ones."""
-_USERS = 40_000
-"""Users between two evaluations of a model that sees each user once an epoch: few users take many epochs."""
+_MANY_USERS = 10_000
+"""With as many, vectors that see a user once an epoch get many steps an epoch, and smaller ones do."""
+_USERS_SEEN = 40_000
+"""Users between two evaluations of such vectors: few users take many epochs."""
 _KINDS = ("user_vector", "history_encoder", "similarity")
 """What tells candidates apart; one that differs from what is asked for is left out."""
 
@@ -343,13 +345,17 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
     """
     degrees = train.by_user.degrees
     common: dict[str, Any] = {"block_items": 2048, "patience": 4}
-    once = {**common, "block_users": 256, "evaluate_every": max(2, min(10, _USERS // max(train.n_users, 1)))}
+    many = train.n_users >= _MANY_USERS
+    once: dict[str, Any] = {
+        **common,
+        "block_users": 256 if many else 128,
+        "learning_rate": 3e-4 if many else 1e-3,
+        "evaluate_every": max(2, min(10, _USERS_SEEN // max(train.n_users, 1))),
+    }
     free = {**once, "user_vector": "free", "user_side": 0.0, "init_std": 0.25}
     attention = {
         **PRESETS["attention"],
         **common,
-        "embedding_dim": 128,
-        "learning_rate": 1e-3,
         "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
         "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
     }
@@ -357,16 +363,22 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
     if train.times is not None and bool((degrees >= 2).any()):
         tried = {
             "attention": attention,
-            "attention (τ 0.07)": {**attention, "temperature": 0.07},
-            "history": {**once, "user_vector": "history", "learning_rate": 3e-4},
+            "attention (128)": {
+                **attention,
+                "embedding_dim": 128,
+                "learning_rate": 1e-3,
+                "temperature": 0.07,
+            },
+            "history": {**once, "user_vector": "history"},
             "free": free,
         }
     found = dict[str, HDCCF]()
     for name, values in tried.items():
-        if any(fixed.get(kind, values.get(kind)) != values.get(kind) for kind in _KINDS):
+        own = HDCCF(**values)
+        if any(fixed.get(kind, "auto") not in {"auto", getattr(own, kind)} for kind in _KINDS):
             continue
         try:
-            settings = HDCCF(**{**values, **fixed})
+            settings = own.changed(**{key: value for key, value in fixed.items() if value != "auto"})
         except ConfigError:
             continue
         if settings not in found.values():
