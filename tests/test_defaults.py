@@ -70,9 +70,15 @@ def test_a_row_that_is_refused_leaves_no_line(
     assert "BPR is left out" in capsys.readouterr().err
 
 
-def test_the_default_names_the_preset_that_it_is(defaults: Any) -> None:
-    assert defaults.preset_of(hdccf.HDCCF(**defaults.PRESETS["spectral"])) == "preset spectral"
-    assert defaults.preset_of(hdccf.HDCCF(temperature=0.123)) is None
+def test_the_default_names_the_candidate_that_won(
+    defaults: Any, split: hdccf.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {"embedding_dim": 4, "epochs": 4, "user_vector": "free"}
+    candidates = {name: hdccf.HDCCF(temperature=tau, **quick) for name, tau in (("a", 0.1), ("b", 0.5))}
+    monkeypatch.setattr(defaults, "automatic_candidates", lambda train, **_: candidates)
+    model, told = defaults.fit_default(split, None, 0)
+    assert candidates[told["chosen"]] == model.settings
+    assert told["alone"] > 0
 
 
 def test_tables_have_the_last_lines_of_the_last_split(report: Any) -> None:
@@ -104,9 +110,9 @@ def test_the_best_is_bold_and_the_choice_is_named(report: Any) -> None:
 
 def test_ratios_are_to_the_best_of_each_kind_and_averaged(report: Any, tmp_path: Path) -> None:
     lines = [
-        line("default", 0.3, processor=4.0, chosen="preset b"),
+        line("default", 0.3, seconds=4.0, alone=2.0, chosen="b"),
         line("preset a", 0.1),
-        line("preset b", 0.4, processor=2.0),
+        line("preset b", 0.4),
         line("EASE", 0.2),
         line("default", 0.2, dataset="jam"),
         line("EASE", 0.4, dataset="jam"),
