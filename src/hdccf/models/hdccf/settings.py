@@ -345,9 +345,11 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
     """
     degrees = train.by_user.degrees
     common: dict[str, Any] = {"block_items": 2048, "patience": 4}
+    sharp: dict[str, Any] = {"temperature": 0.07}
     many = train.n_users >= _MANY_USERS
     once: dict[str, Any] = {
         **common,
+        "epochs": 200,
         "block_users": 256 if many else 128,
         "learning_rate": 3e-4 if many else 1e-3,
         "evaluate_every": max(2, min(10, _USERS_SEEN // max(train.n_users, 1))),
@@ -359,16 +361,15 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
         "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
         "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
     }
-    tried: dict[str, dict[str, Any]] = {"free": free, "free (popularity)": {**free, "similarity": "popular"}}
+    tried: dict[str, dict[str, Any]] = {
+        "free": free,
+        "free (τ 0.07)": {**free, **sharp},
+        "free (popularity)": {**free, "similarity": "popular"},
+    }
     if train.times is not None and bool((degrees >= 2).any()):
         tried = {
             "attention": attention,
-            "attention (128)": {
-                **attention,
-                "embedding_dim": 128,
-                "learning_rate": 1e-3,
-                "temperature": 0.07,
-            },
+            "attention (128)": {**attention, **sharp, "embedding_dim": 128, "learning_rate": 1e-3},
             "history": {**once, "user_vector": "history"},
             "free": free,
         }
