@@ -277,13 +277,7 @@ class Interactions:
             )
             _ = loaded.fingerprint
         # The last two come from missing values and columns of other types.
-        except (
-            OSError,
-            pl.exceptions.PolarsError,
-            pl.exceptions.PanicException,
-            TypeError,
-            ValueError,
-        ) as cause:
+        except (OSError, pl.exceptions.PolarsError, TypeError, ValueError) as cause:
             raise DataError(
                 f"{folder} is damaged ({one_line(cause)}); save the interactions again"
             ) from cause

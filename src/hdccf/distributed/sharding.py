@@ -290,26 +290,17 @@ class ShardedValues:
     own: Float[Tensor, " own"]
     first: int
     group: TorchProcessGroup
+    all_one: bool
+    """Then no process needs to ask another."""
 
     @property
     def dtype(self) -> torch.dtype:
         return self.own.dtype
 
     def __getitem__(self, entries: Int64[Tensor, "*n"], /) -> Tensor:
+        if self.all_one:
+            return torch.ones(entries.shape, dtype=self.dtype)
         return _lookup(self.own, entries, self.first, self.group)
-
-    def index_select(self, dim: int, index: Int64[Tensor, " n"]) -> Tensor:
-        return self[index]
-
-
-@dataclass(frozen=True)
-class UnitValues:
-    """A number for each pair where all are one, which needs no communication."""
-
-    dtype: torch.dtype
-
-    def __getitem__(self, entries: Int64[Tensor, "*n"], /) -> Tensor:
-        return torch.ones(entries.shape, dtype=self.dtype)
 
     def index_select(self, dim: int, index: Int64[Tensor, " n"]) -> Tensor:
         return self[index]
@@ -333,9 +324,9 @@ class ShardedGraph(Graph):
         return torch.searchsorted(self.items_of.starts, entries, right=True) - 1
 
     def along(self, own: Float[Tensor, " own"]) -> Along:
-        if not any(self.group.all_gather_int(int(bool((own != 1).any())), _PURPOSE)):
-            return UnitValues(own.dtype)
-        return ShardedValues(own, int(self.items_of.starts[self.items_of.first]), self.group)
+        others = self.group.all_gather_int(int((own != 1).any()), _PURPOSE)
+        first = int(self.items_of.starts[self.items_of.first])
+        return ShardedValues(own, first, self.group, all_one=not any(others))
 
     def histories(
         self, users: Int64[Tensor, " r"], weights: Along | None
@@ -363,7 +354,7 @@ class ShardedGraph(Graph):
         return torch.split(found, [len(each) for each in asked])[self.group.rank]
 
     def squares(self, weights: Along | None) -> Float64[Tensor, " users"]:
-        if not isinstance(weights, ShardedValues):
+        if not isinstance(weights, ShardedValues) or weights.all_one:
             return self.items_of.degrees.double()
         own = self.items_of.own
         users = torch.repeat_interleave(own.degrees) + self.items_of.first
