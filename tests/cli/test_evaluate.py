@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 from pathlib import Path
 
 import polars as pl
@@ -154,15 +153,6 @@ def test_a_report_of_kept_figures_is_not_written_beside_another_process(
     with locked(Path(run), RunError):
         assert "another process is writing into" in error_of(capsys, "report", run, "--overwrite")
         assert call("report", run, "--out", f"{run}.html") == 0
-
-
-def test_weights_of_another_seed_are_refused(
-    runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    mixed = tmp_path / "mixed"
-    shutil.copytree(runs["random"], mixed)
-    shutil.copy(Path(runs["random again"]) / "best.safetensors", mixed)
-    assert "best.safetensors was written with other settings" in error_of(capsys, "evaluate", str(mixed))
 
 
 def test_what_is_refused(runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
