@@ -11,7 +11,7 @@ from torch import Tensor
 
 import literal
 from graphs import interactions, random_interactions
-from hdccf.data.batches import Block, History, cut_histories
+from hdccf.data.batches import Block, History
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import (
@@ -100,19 +100,7 @@ def test_no_batch_grows_with_users_times_items(kind: str) -> None:
     n, rng = 300_000, np.random.default_rng(0)
     users = np.repeat(np.arange(0, n, 100), 2)
     data = interactions(list(zip(users, rng.integers(0, n, len(users)), strict=True)), n_users=n, n_items=n)
-    graph = Graph.of(data)
-    weights = numbered(graph)
-    made: Sampler
-    if kind == "in-batch":
-        made = InBatchSampler(graph, weights, 512, 2)
-    elif kind == "uniform":
-        made = UniformSampler(graph, weights, 512, 16, 2)
-    elif kind.endswith("block"):
-        made = BlockSampler(graph, weights, 64, 1024 if kind.startswith("drawn") else n)
-    else:
-        made = HistoryBlockSampler(
-            graph, weights, 64, 1024 if kind.startswith("drawn") else n, 3.0, 50, 5, 2.0
-        )
+    made = sampler(kind, data, 64)
     batch = next(iter(made.epoch(generator())))
     assert max(tensor.numel() for tensor in tensors_of(batch)) <= 64 * 1024
 
@@ -340,14 +328,6 @@ def test_histories_are_causal_and_weighted_as_documented() -> None:
     assert len(cuts_seen) > 0.8 * len(every)
     # The last item is a positive as often as any other.
     assert len({(user, len(data.by_user.of(user)) - 1) for user in range(11)} & cuts_seen) >= 7
-
-
-def test_a_cut_takes_the_last_items_before_it() -> None:
-    graph = Graph.of(interactions([(0, 3), (0, 1), (0, 2), (1, 0)]))
-    history = cut_histories(graph.items_of, torch.tensor([1, 0]), torch.tensor([0, 3]), 1.0, 2)
-    assert history.rows.tolist() == [1, 1]
-    assert history.items.tolist() == [1, 2]
-    assert history.weights.tolist() == [0.5, 1.0]
 
 
 def test_histories_of_one_item_each_are_an_error_of_one_line() -> None:

@@ -109,15 +109,6 @@ def test_other_types_of_scores(dtype: torch.dtype) -> None:
     assert ranker.measure(given, protocols=protocols) == ranker.measure(exact, protocols=protocols)
 
 
-def test_validation_leaves_test_items_in_and_test_takes_validation_items_out() -> None:
-    split = split_of([[(0, 0)], [(0, 1)], [(0, 2)]], 1, 4)
-    best_first = Table(torch.tensor([[9.0, 3.0, 5.0, 1.0]]))
-    validation = Ranker(split, "validation", folder=None).rank(best_first, "full").ranks
-    test = Ranker(split, "test", folder=None).rank(best_first, "full").ranks
-    assert (validation.above.tolist(), validation.negatives.tolist()) == ([1], [2])
-    assert (test.above.tolist(), test.negatives.tolist()) == ([0], [1])
-
-
 @pytest.mark.parametrize("protocol", ["sampled", "full"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_scores_that_are_no_numbers_are_an_error(protocol: str, bad: float) -> None:
