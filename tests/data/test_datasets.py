@@ -11,8 +11,7 @@ from hdccf import load
 from hdccf.data import datasets
 from hdccf.data.datasets import DATASETS, Dataset, Statistics, carve_validation, load_split
 from hdccf.data.download import Source, download_wheel
-from hdccf.data.interactions import Interactions
-from hdccf.data.split import k_core
+from hdccf.data.interactions import Interactions, k_core
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, DownloadError, SourceError
 

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data.interactions import Interactions
+from hdccf.data.interactions import Interactions, k_core
 from hdccf.data.split import (
     Moment,
     Split,
     global_time_split,
-    k_core,
     leave_one_out,
     predefined_split,
     random_split,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hdccf.data import synthetic_draws
-from hdccf.data.interactions import Interactions
-from hdccf.data.split import k_core
+from hdccf.data.interactions import Interactions, k_core
 from hdccf.data.splitmix import key_of, mix, uniforms, words_at
 from hdccf.data.synthetic import GENRES, World, film_titles, synthetic_world
 from hdccf.data.synthetic_draws import _alias_table, _moments, density_of_moment

@@ -10,7 +10,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data.interactions import Interactions
-from hdccf.data.split import PARTS, Split
 from hdccf.errors import ConfigError, DataError
 from hdccf.recommend.candidates import Best
 
@@ -67,24 +66,6 @@ class Vocabulary:
 
 Lists = Sequence[Ids]
 """One list of ids for each new user, or for each new item."""
-
-
-def all_events(split: Split) -> Interactions:
-    """All parts in order of time, or one part after the other where there are no times.
-
-    Held-out events are hidden from training, but they are part of the history.
-    """
-    parts = [split.part(name) for name in PARTS]
-    times = [part.times for part in parts if part.times is not None]
-    return Interactions.from_codes(
-        np.concatenate([part.users for part in parts]),
-        np.concatenate([part.items for part in parts]),
-        user_ids=split.train.user_ids,
-        item_ids=split.train.item_ids,
-        times=np.concatenate(times) if len(times) == len(parts) else None,
-        counts=np.concatenate([part.counts for part in parts]),
-        titles=split.train.titles,
-    )
 
 
 def histories_of(lists: Lists, vocabulary: Vocabulary, whose: str) -> Interactions:
