@@ -189,6 +189,6 @@ def test_ml_100k_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_column_that_the_published_file_has_is_not_asked_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_text("1\t2\t5\n3\t4\t5\n")
-    with pytest.raises(SourceError, match=r"no column 4, only .*mend it; or get the file again") as caught:
+    with pytest.raises(SourceError, match=r"no column 4 for the time.*mend it; or get the file") as caught:
         DATASETS["ml-100k"].sources[0].reader(tmp_path)
     assert "--time" not in str(caught.value)

@@ -85,6 +85,14 @@ class OpenTable:
     """Shown in place of names where the columns have none."""
     typed: bool = True
     """Whether the source knows types: in a CSV file ids that are all integers are taken as integers."""
+    published: bool = False
+    """Whether its columns are known: a missing one is then the file's fault."""
+
+    def remedy(self, role: str) -> str:
+        """What to do where a column cannot be found."""
+        if self.published:
+            return "not the published file, so mend it"
+        return f"give {role}= (--{role}) with a column's name or its number from 1"
 
 
 def choose_columns(
@@ -101,13 +109,13 @@ def choose_columns(
         required = role in ("user", "item") or (role == "rating" and need_rating)
         if role in chosen or (not required and (role == "rating" or given.get(role) == "")):
             continue
-        name = _guess(names, role, set(chosen.values()), source)
+        name = _guess(opened, role, set(chosen.values()))
         if name is not None:
             chosen[role] = name
             guessed.append(f"{role}={name!r}")
         elif required:
             shown = _listing(names, opened.first_row)
-            raise SourceError(f"{source}: no column is plainly the {role}, of {shown}: {_how(role)}")
+            raise SourceError(f"{source}: no column is plainly the {role}, of {shown}: {opened.remedy(role)}")
     if chosen["user"] == chosen["item"]:
         raise SourceError(f"{source}: {chosen['user']!r} cannot be both user and item; give two columns")
     if guessed:
@@ -124,13 +132,13 @@ def find_column(opened: OpenTable, want: str | int | None, role: str) -> str:
     number = int(str(want)) if str(want).isdecimal() else 0
     if 1 <= number <= len(opened.columns):
         return opened.columns[number - 1]
-    there = _listing(opened.columns)
-    raise SourceError(f"{opened.name}: no column {want!r} for the {role}, only {there}: {_how(role)}")
+    there, remedy = _listing(opened.columns), opened.remedy(role)
+    raise SourceError(f"{opened.name}: no column {want!r} for the {role}, only {there}: {remedy}")
 
 
-def _guess(names: Sequence[str], role: str, taken: set[str], source: str) -> str | None:
+def _guess(opened: OpenTable, role: str, taken: set[str]) -> str | None:
     for usual in _USUAL_NAMES[role]:
-        found = [name for name in names if name not in taken and _plain(name) in usual.split()]
+        found = [name for name in opened.columns if name not in taken and _plain(name) in usual.split()]
         if len(found) > 1:
             # 'user' beside 'user_id' is a name and its key; of others, none is chosen.
             keys = [name for name in found if _plain(name).endswith("id")]
@@ -138,7 +146,7 @@ def _guess(names: Sequence[str], role: str, taken: set[str], source: str) -> str
                 found = keys
         if len(found) > 1 and role != "title":
             both = " and ".join(repr(name) for name in found)
-            raise SourceError(f"{source}: {both} could each be the {role}: {_how(role)}")
+            raise SourceError(f"{opened.name}: {both} could each be the {role}: {opened.remedy(role)}")
         if found:
             return found[0]
     return None
@@ -154,10 +162,6 @@ def _listing(names: Sequence[str], first_row: Sequence[object] | None = None) ->
         return ", ".join(f"{name} (such as {value!r})" for name, value in zip(names, first_row, strict=True))
     shown = [repr(name) for name in names[:20]]
     return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-def _how(role: str) -> str:
-    return f"give {role}= (--{role}) with a column's name or its number from 1"
 
 
 # -- times ---------------------------------------------------------------------------------------------------
