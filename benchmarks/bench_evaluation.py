@@ -204,15 +204,6 @@ def shares(run: Callable[[], Any], model: Dot, repeats: int) -> dict[str, float]
     return found | {"together": sum(found.values())}
 
 
-def ranks_of_lists(ranker: Ranker, lists: NDArray[np.int32]) -> metrics.Ranks:
-    """The ranks of held-out items in given lists; an item in no list has a rank beyond them all."""
-    queries = ranker.queries
-    hits = np.repeat(lists, queries.held_out, axis=0) == queries.items[:, None]
-    above = np.where(hits.any(1), hits.argmax(1), ranker.split.n_items)
-    negatives = ranker.candidates("full") - queries.held_out
-    return metrics.Ranks.from_counts(queries.starts, -above, above, np.ones_like(above), negatives)
-
-
 def bench(size: tuple[int, int, int], repeats: int, threads: int) -> dict[str, Any]:
     split, model = make(*size)
     ranker = Ranker(split, "test", folder=None)
@@ -229,7 +220,7 @@ def bench(size: tuple[int, int, int], repeats: int, threads: int) -> dict[str, A
         return found.values["full"]
 
     def from_lists() -> dict[str, float]:
-        ranks = ranks_of_lists(ranker, lists)
+        ranks = ranker.ranks_of_lists(lists)
         return {name: metrics.mean(metrics.per_user(ranks, name)) for name in names if name != "auc"}
 
     implicits = {k: implicit_candidate(split, model, k, threads) for k in KS}

@@ -82,6 +82,16 @@ def test_item_groups_ask_about_their_own_items_one_by_one(split: Split, evaluati
     assert sum(shares) == pytest.approx(1)
 
 
+def test_given_lists_are_ranked_as_their_scores(split: Split) -> None:
+    ranker = Ranker(split, "test", folder=None)
+    found = ranker.rank(scorer_of(split), "full", top=20)
+    assert found.lists is not None
+    ranked = ranker.ranks_of_lists(found.lists)
+    for name in metrics.names_at((1, 5, 20)):
+        if name != "auc":
+            np.testing.assert_allclose(metrics.per_user(ranked, name), metrics.per_user(found.ranks, name))
+
+
 def test_what_is_measured_quickly_is_what_is_measured_fully(split: Split, evaluation: Evaluation) -> None:
     names = ("ndcg@5", "auc")
     quick = Ranker(split, "test", negatives=30).measure(scorer_of(split), names, ("sampled", "full"))

@@ -160,6 +160,18 @@ class Ranker:
         negatives = self.candidates(protocol) - queries.held_out
         return Ranking(Ranks.from_counts(queries.starts, scores, above, tied, negatives), lists)
 
+    def ranks_of_lists(self, lists: NDArray[np.integer[Any]]) -> Ranks:
+        """The ranks of held-out items in given lists: a row for each query, best first.
+
+        An item in no list has a rank beyond them all: metrics hold up to the lists' length, AUC does not.
+        """
+        queries = self.queries
+        rows = np.repeat(np.arange(len(queries)), queries.held_out)
+        hits = lists[rows] == queries.items[:, None]
+        above = np.where(hits.any(1), hits.argmax(1), self.split.n_items)
+        negatives = self.candidates("full") - queries.held_out
+        return Ranks.from_counts(queries.starts, -above, above, np.ones_like(above), negatives)
+
     def _rows_at_once(self, columns: int, fastest: int) -> int:
         return max(1, min(fastest // columns, self._memory // (_BYTES_A_SCORE * columns)))
 
