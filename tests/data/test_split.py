@@ -262,16 +262,6 @@ def test_random_split_has_the_sizes_asked_for_and_depends_on_the_seed_only() -> 
     assert random_split(data, 0.1, 0.25, seed=8).fingerprint != split.fingerprint
 
 
-def test_random_split_draws_every_pair_alike() -> None:
-    data = interactions([(user, item) for user in range(5) for item in range(4)])
-    drawn = Counter[tuple[str, str]]()
-    for seed in range(2000):
-        drawn.update(own_pairs(random_split(data, 0.0, 0.25, seed=seed).test))
-    # Each is in the test part with probability 1/4: 500 ± 19.4 times; five standard deviations.
-    assert len(drawn) == len(data)
-    assert max(abs(times - 500) for times in drawn.values()) < 97
-
-
 @pytest.mark.parametrize(("validation", "test"), [(-0.1, 0.1), (0.1, 1.0), (0.5, 0.5), (float("nan"), 0.1)])
 def test_shares_that_cannot_be_are_refused(validation: float, test: float) -> None:
     for split in (random_split, global_time_split):

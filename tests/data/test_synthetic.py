@@ -10,7 +10,7 @@ from scipy import stats
 
 from hdccf.data import synthetic_draws
 from hdccf.data.interactions import Interactions, k_core
-from hdccf.data.splitmix import key_of, mix, uniforms, words_at
+from hdccf.data.splitmix import mix, words_at
 from hdccf.data.synthetic import GENRES, World, film_titles, synthetic_world
 from hdccf.data.synthetic_draws import _alias_table, _moments, density_of_moment
 from hdccf.errors import ConfigError, DataError
@@ -56,15 +56,6 @@ def test_hash_is_splitmix64() -> None:
     assert [literal_mix((1234567 + n * 0x9E3779B97F4A7C15) % 2**64) for n in (1, 2, 3)] == expected
     assert words_at(1234567, np.arange(1, 4)).tolist() == expected
     assert mix(np.arange(5, dtype=np.uint64)).tolist() == [literal_mix(word) for word in range(5)]
-
-
-def test_hash_is_uniform_and_keys_are_apart() -> None:
-    first = uniforms(words_at(key_of(0, "users"), np.arange(20_000)))
-    second = uniforms(words_at(key_of(0, "items"), np.arange(20_000)))
-    assert stats.kstest(first, "uniform").pvalue > 1e-4
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
-    assert first.min() >= 0
-    assert first.max() < 1
 
 
 def test_likes_are_literal_draws_of_the_preference(small: World) -> None:
