@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hdccf.data import adjacency
 from hdccf.data.columns import number_ids
 from hdccf.errors import SourceError
 
@@ -36,6 +37,16 @@ def test_text(column: list[str]) -> None:
 @given(numbers)
 def test_integers(column: list[int]) -> None:
     check(pl.Series(column))
+
+
+@settings(max_examples=30, deadline=None)
+@given(values, st.integers(1, 3), st.sampled_from([0, 1 << 40]))
+def test_ids_with_the_same_hash(column: list[str], distinct: int, compiled_from: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adjacency, "COMPILED_FROM", compiled_from)
+        whole = pl.Series.hash
+        patch.setattr(pl.Series, "hash", lambda series, *seeds: whole(series, *seeds) % distinct)
+        check(pl.Series(column))
 
 
 def test_untyped_integers_become_integers_only_if_all_are() -> None:

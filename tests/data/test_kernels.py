@@ -1,7 +1,8 @@
-"""The compiled loops of reading against NumPy: equal, value for value."""
+"""The compiled loops of reading against NumPy and Polars: equal, value for value."""
 
 import sys
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -38,6 +39,12 @@ def test_any_log_is_read_the_same(log: list[tuple[int, int, int]], time: str) ->
         }
     )
     assert read(frame, 0, time).fingerprint == read(frame, 1 << 40, time).fingerprint
+
+
+def test_more_ids_than_the_first_table_has_room_for() -> None:
+    ids = np.random.default_rng(0).permutation(70_000)
+    frame = pl.DataFrame({"user": ids, "item": ids[::-1] % 5}).cast(pl.String)
+    assert read(frame, 0, "").fingerprint == read(frame, 1 << 40, "").fingerprint
 
 
 def test_without_numba_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

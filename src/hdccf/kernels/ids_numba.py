@@ -1,6 +1,6 @@
-"""Grouping of rows by user and merging of repeated pairs, compiled by numba.
+"""Numbering of ids, grouping of rows by user and merging of repeated pairs, compiled by numba.
 
-Each loop does in one pass what NumPy does in several in `hdccf.data.adjacency`, with the same result.
+Each loop does in one pass what NumPy and Polars do in several in `hdccf.data`, with the same result.
 """
 
 from typing import Any
@@ -11,6 +11,30 @@ from numpy.typing import NDArray
 
 _Ints = NDArray[np.int32]
 _Longs = NDArray[np.int64]
+
+
+@njit(cache=True, nogil=True)
+def number_hashes(hashes: NDArray[np.uint64], table: _Ints, known: NDArray[np.uint64], codes: _Ints) -> Any:
+    """Fills in the number of each hash in order of first appearance; how many there are.
+
+    `table`, of zeros, is an open-addressing hash table whose length is a power of two; `known` gets the
+    distinct hashes. Where there are more than `known` has room for, −1.
+    """
+    mask = len(table) - 1
+    count = 0
+    for row in range(len(hashes)):
+        key = hashes[row]
+        slot = np.int64(key & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
+        while table[slot] and known[table[slot] - 1] != key:
+            slot = (slot + 1) & mask
+        if not table[slot]:
+            if count == len(known):
+                return -1
+            known[count] = key
+            count += 1
+            table[slot] = count
+        codes[row] = table[slot] - 1
+    return count
 
 
 @njit(cache=True, nogil=True)
