@@ -11,7 +11,7 @@ from torch import Tensor
 
 import literal
 from graphs import interactions, random_interactions
-from hdccf.data.batches import Block, History
+from hdccf.data.batches import Block, History, cut_histories
 from hdccf.data.graph import Graph
 from hdccf.data.interactions import Interactions
 from hdccf.data.samplers import (
@@ -328,6 +328,14 @@ def test_histories_are_causal_and_weighted_as_documented() -> None:
     assert len(cuts_seen) > 0.8 * len(every)
     # The last item is a positive as often as any other.
     assert len({(user, len(data.by_user.of(user)) - 1) for user in range(11)} & cuts_seen) >= 7
+
+
+def test_a_cut_takes_the_last_items_before_it() -> None:
+    graph = Graph.of(interactions([(0, 3), (0, 1), (0, 2), (1, 0)]))
+    history = cut_histories(graph.items_of, torch.tensor([1, 0]), torch.tensor([0, 3]), 1.0, 2)
+    assert history.rows.tolist() == [1, 1]
+    assert history.items.tolist() == [1, 2]
+    assert history.weights.tolist() == [0.5, 1.0]
 
 
 def test_histories_of_one_item_each_are_an_error_of_one_line() -> None:

@@ -46,6 +46,17 @@ def test_validation_negatives_do_not_tell_the_test_item() -> None:
         assert item in drawn.of(np.array([user]))[0]
 
 
+def test_negatives_that_an_earlier_rule_drew_are_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = world(30, 50, seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(candidates, "CANDIDATE_FORMAT", "hdccf-candidates-1")
+        frozen_candidates(split, "validation", negatives=10, folder=tmp_path)
+    frozen_candidates(split, "validation", negatives=10, folder=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def _inclusion(split: Split, wanted: int, weighting: str, repeats: int) -> np.ndarray:
     """How often each item is among the negatives of user 0."""
     counts = np.zeros(split.n_items)

@@ -40,6 +40,13 @@ def test_expectations_equal_the_mean_over_all_orders(case: tuple[list[float], li
         assert metrics.per_user(ranks, name)[0] == pytest.approx(expected, abs=1e-12), name
 
 
+def test_alone_takes_the_other_held_out_items_out_of_the_candidates() -> None:
+    ranks = ranks_of([3.0, 2.0, 2.0, 2.0, 1.0], [True, True, True, False, True]).alone
+    assert ranks.above.tolist() == [0, 0, 0, 1]
+    assert ranks.tied.tolist() == [1, 2, 2, 1]
+    assert ranks.negatives.tolist() == [1, 1, 1, 1]
+
+
 def test_nothing_to_rank_against_has_no_value() -> None:
     ranks = ranks_of([1.0, 2.0], [True, True])
     assert np.isnan(metrics.per_user(ranks, "ndcg@1")).all()
