@@ -34,8 +34,8 @@ import torch
 import hdccf
 from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.data.graph import Graph
-from hdccf.data.interactions import Interactions
-from hdccf.data.split import k_core, leave_one_out, predefined_split
+from hdccf.data.interactions import Interactions, k_core
+from hdccf.data.split import leave_one_out, predefined_split
 from hdccf.models import MODELS
 from hdccf.models.negatives import redrawn
 from hdccf.training.fit import StopTraining, fit

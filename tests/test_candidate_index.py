@@ -10,7 +10,6 @@ from graphs import interactions, small_split
 from hdccf.data.graph import Neighbours
 from hdccf.data.split import predefined_split
 from hdccf.errors import ConfigError
-from hdccf.evaluation.ranking import top_k
 from hdccf.models import MODELS
 from hdccf.models.base import VectorScorer
 from hdccf.recommend import candidates as index_module
@@ -140,18 +139,6 @@ def test_nobody_is_proposed_nothing() -> None:
     assert not len(together(index.best(scorer, torch.arange(0), Wanted(3, seen(0.1), None))).rows)
 
 
-@pytest.mark.parametrize(("n", "k"), [(10_300, 1), (82_000, 8), (102_400, 10), (300, 10)])
-def test_the_best_of_long_rows_are_those_of_all_scores(n: int, k: int) -> None:
-    scores = torch.randn(3, n, generator=torch.Generator().manual_seed(n))
-    scores[0, -k:] = 9.0 + torch.arange(k)  # in the last, unfinished stretch
-    scores[1, 100 : 100 + k] = 9.0 + torch.arange(k)  # all in one stretch
-    scores[2, k // 2 :] = -torch.inf  # fewer than k that count
-    best, places = map(torch.from_numpy, top_k(scores.numpy(), k))
-    assert best.equal(scores.topk(k, dim=1).values)
-    assert scores.gather(1, places).equal(best)
-    assert [len(set(row)) for row in places.tolist()] == [k, k, k]
-
-
 @pytest.mark.parametrize("similarity", [Dot(), Cosine()])
 def test_items_that_nobody_has_had_lead_no_search_astray(similarity: Similarity) -> None:
     generator = torch.Generator().manual_seed(3)
@@ -161,30 +148,18 @@ def test_items_that_nobody_has_had_lead_no_search_astray(similarity: Similarity)
     assert Index(scorer).recall > 0.9
 
 
+@pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("name", sorted(SIMILARITIES))
-def test_one_user_gets_what_they_get_among_many(name: str) -> None:
-    scorer = scorer_of(SIMILARITIES[name])
+def test_one_user_gets_what_they_get_among_many(name: str, indexed: bool) -> None:
+    scorer, had = scorer_of(SIMILARITIES[name]), seen(0.1)
     scorer.users.embedding[3] = 0.0  # nobody's direction
-    had = seen(0.3)
+    best = Index(scorer).best if indexed else exact_best
     wanted = Wanted(9, had, None)
-    everybody = together(exact_best(scorer, torch.arange(N_USERS), wanted))
-    for row in (0, 3, N_USERS - 1):
-        alone = together(exact_best(scorer, torch.tensor([row]), wanted))
+    everybody = together(best(scorer, torch.arange(N_USERS), wanted))
+    for row in (0, N_USERS - 1) if indexed else (0, 3, N_USERS - 1):
+        alone = together(best(scorer, torch.tensor([row]), wanted))
         torch.testing.assert_close(alone.scores[0], everybody.scores[row])
         # Each item with its own score, and none that they have had.
-        torch.testing.assert_close(scorer.score_rows(alone.rows, alone.items), alone.scores)
-        assert not had.contains(torch.full((9,), row), alone.items[0]).any()
-
-
-@pytest.mark.parametrize("name", sorted(SIMILARITIES))
-def test_one_user_gets_through_the_index_what_they_get_among_many(name: str) -> None:
-    scorer = scorer_of(SIMILARITIES[name])
-    index, had = Index(scorer), seen(0.1)
-    wanted = Wanted(9, had, None)
-    everybody = together(index.best(scorer, torch.arange(N_USERS), wanted))
-    for row in (0, N_USERS - 1):
-        alone = together(index.best(scorer, torch.tensor([row]), wanted))
-        torch.testing.assert_close(alone.scores[0], everybody.scores[row])
         torch.testing.assert_close(scorer.score_rows(alone.rows, alone.items), alone.scores)
         assert not had.contains(torch.full((9,), row), alone.items[0]).any()
 

@@ -90,12 +90,6 @@ def test_reasons_are_the_greatest_parts_with_their_shares() -> None:
     assert set(everything["because"]) == {100 + int(item) for item in fitted.events.by_user.of(9)}
 
 
-def test_without_items_the_best_are_explained() -> None:
-    fitted = fit(small_split(), EXACT["history"])
-    best = fitted.recommend(["u2"], k=2)["item"].to_list()
-    assert fitted.explain("u2", k=2, top=1).parts["item"].to_list() == best
-
-
 def test_somebody_new_gets_reasons_too() -> None:
     for settings in (EXACT["history"], APPROXIMATE["bpr"], MODELS["most-popular"].settings()):
         fitted = fit(small_split(), settings)

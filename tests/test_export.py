@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from graphs import small_split
-from hdccf.errors import ConfigError, HdccfError
+from hdccf.errors import ConfigError
 from hdccf.models import MODELS
 from hdccf.recommend.recommender import Recommender
 from hdccf.training.fit import fit
@@ -62,16 +62,6 @@ def test_weights_between_items_and_separate_factors_are_exported(tmp_path: Path)
     modulated.export(tmp_path / "modulated", file_format="numpy")
     held = np.load(tmp_path / "modulated" / "users_factors.npy")
     np.testing.assert_array_equal(held, modulated.model.state_dict()["users.factors"])
-
-
-def test_a_folder_is_replaced_only_where_asked_for(fitted: Recommender, tmp_path: Path) -> None:
-    fitted.export(tmp_path / "out", file_format="numpy")
-    with pytest.raises(HdccfError, match="out exists; "):
-        fitted.export(tmp_path / "out")
-    assert (tmp_path / "out" / "users_vector.npy").exists()
-    fitted.export(tmp_path / "out", overwrite=True)
-    assert not (tmp_path / "out" / "users_vector.npy").exists()
-    assert (tmp_path / "out" / "users.parquet").exists()
 
 
 def test_what_cannot_be_exported_is_said(fitted: Recommender, tmp_path: Path) -> None:

@@ -123,26 +123,6 @@ def test_probabilities_are_calibrated_where_the_truth_is_known() -> None:
     assert means[-1] > 8 * means[0]
 
 
-def test_densities_of_training_pairs_would_not_be_calibrated() -> None:
-    """Why p⁺ is of held-out pairs: the model is sure of what it was trained on."""
-    world, model, lens = _theorem_world()
-    users, units, liked = _truth(world, model)
-    scores = model.score_block(torch.arange(model.n_users)).double().numpy()
-    train, positive = model.split.train, []
-    for user in range(model.n_users):
-        left = np.ones(model.n_items, np.bool_)
-        left[train.by_user.of(user)] = False
-        positive.append(units_of(scores[user][left]).of(scores[user][~left]))
-    trained = compared(np.concatenate(positive)[:5000], lens.unobserved, lens.omega_min)
-    omega = float(liked.mean())
-    hardest = units > np.quantile(units, 0.99)
-    right, wrong = (float(some.probability(units[hardest], omega).mean()) for some in (lens, trained))
-    true = float(liked[hardest].mean())
-    assert abs(right - true) < 0.2 * true
-    assert wrong > 1.5 * true
-    assert len(users) == len(units)
-
-
 def test_bounds_hold_the_true_omega_between_them() -> None:
     world, model, lens = _theorem_world()
     _, _, liked = _truth(world, model)

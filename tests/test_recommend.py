@@ -53,13 +53,6 @@ def test_seen_items_appear_only_where_asked_for(fitted: Recommender) -> None:
     assert unseen["rank"].to_list() == list(range(1, len(unseen) + 1))
 
 
-def test_more_than_there_is_gives_all_that_there_is(fitted: Recommender) -> None:
-    train = fitted.split.train
-    had = sum(len(fitted.split.part(part).by_user.of(3)) for part in PARTS)
-    assert len(fitted.recommend(["u3"], k=10_000)) == train.n_items - had
-    assert len(fitted.recommend(["u3"], k=10_000, include_seen=True)) == train.n_items
-
-
 def test_nobody_gets_nothing_and_twice_gets_it_twice(fitted: Recommender) -> None:
     nothing = fitted.recommend([], k=3)
     once = fitted.recommend(["u1"], k=3)
@@ -226,10 +219,10 @@ def test_an_unknown_user_is_named_with_examples_of_known_ones(fitted: Recommende
             fitted.recommend(["u1"], k=k)
 
 
-def with_ids(user_ids: pl.Series, titles: pl.Series | None = None) -> Split:
+def with_ids(user_ids: pl.Series) -> Split:
     data = interactions([(u, i) for u in range(3) for i in range(u, u + 3)], n_items=6)
     return leave_one_out(
-        Interactions(data.users, data.items, data.times, data.counts, user_ids, data.item_ids, titles)
+        Interactions(data.users, data.items, data.times, data.counts, user_ids, data.item_ids)
     )
 
 
@@ -247,23 +240,6 @@ def test_integers_and_their_texts_are_the_same_user() -> None:
     assert texts.recommend([196, "é"], k=1)["user"].to_list() == ["196", "é"]
     with pytest.raises(DataError, match="user 22 is not in"):
         texts.recommend([22])
-
-
-def test_titles_come_along_where_there_are_any() -> None:
-    titles = pl.Series([f"Film {k}" for k in range(6)])
-    found = fit(with_ids(pl.Series(["a", "b", "c"]), titles), MostPopular()).recommend(["a"], k=2)
-    assert found["title"].to_list() == [f"Film {item - 100}" for item in found["item"]]
-
-
-def test_somebody_who_has_seen_everything_gets_nothing() -> None:
-    split = leave_one_out(interactions([(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]))
-    full = Split(split.train, split.validation.subset(np.zeros(0, int)), split.train, "predefined", {})
-    fitted = fit(full, MostPopular())
-    everything = fitted.recommend(["u0", "u1"], k=4, include_seen=True)
-    assert len(everything) == 8
-    seen = {user: len(full.train.by_user.of(user)) for user in (0, 1)}
-    counts = fitted.recommend(["u0", "u1"], k=4)["user"].value_counts()
-    assert dict(counts.iter_rows()) == {f"u{user}": 4 - n for user, n in seen.items()}
 
 
 def test_a_run_answers_as_the_model_that_was_trained(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from hdccf.config import FitOptions as FitOptions
     from hdccf.data.datasets import load as load
     from hdccf.data.interactions import Interactions as Interactions
+    from hdccf.data.interactions import k_core as k_core
     from hdccf.data.read import read as read
     from hdccf.data.read import read_sql as read_sql
     from hdccf.data.split import Split as Split
     from hdccf.data.split import global_time_split as global_time_split
-    from hdccf.data.split import k_core as k_core
     from hdccf.data.split import leave_one_out as leave_one_out
     from hdccf.data.split import predefined_split as predefined_split
     from hdccf.data.split import random_split as random_split
@@ -50,7 +50,7 @@ _MODULE_OF = {
     "evaluate": "hdccf.evaluation",
     "Split": "hdccf.data.split",
     "global_time_split": "hdccf.data.split",
-    "k_core": "hdccf.data.split",
+    "k_core": "hdccf.data.interactions",
     "leave_one_out": "hdccf.data.split",
     "predefined_split": "hdccf.data.split",
     "random_split": "hdccf.data.split",

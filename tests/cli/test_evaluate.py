@@ -2,7 +2,6 @@
 
 import json
 import resource
-import shutil
 from pathlib import Path
 
 import polars as pl
@@ -11,34 +10,16 @@ import torch
 
 import hdccf
 from command_line import call, error_of
-from hdccf.data.interactions import Interactions
+from graphs import small_split
 from hdccf.errors import RunError
 from hdccf.evaluation import Evaluation
 from hdccf.files import locked
 from hdccf.recommend.run_folder import RunFolder
 
 
-def events(seed: int) -> Interactions:
-    """Forty users with eight of thirty items each; low numbers are popular."""
-    pairs = [
-        (user, (item * item * (user + seed)) % (3 + user) if user < 27 else item)
-        for user in range(40)
-        for item in range(8)
-    ]
-    users, items = zip(*sorted(set(pairs)), strict=True)
-    frame = pl.DataFrame({"user": users, "item": items})
-    spread = pl.DataFrame(
-        {
-            "user": [u for u in range(40) for _ in range(6)],
-            "item": [(7 * u + 5 * k + seed) % 30 for u in range(40) for k in range(6)],
-        }
-    )
-    return hdccf.read(pl.concat([frame, spread]).unique(maintain_order=True))
-
-
 @pytest.fixture
 def runs(tmp_path: Path) -> dict[str, str]:
-    split = hdccf.leave_one_out(events(0))
+    split = small_split()
     made = {
         "popular": tmp_path / "popular",
         "random": tmp_path / "random",
@@ -47,7 +28,7 @@ def runs(tmp_path: Path) -> dict[str, str]:
     hdccf.fit(split, hdccf.MostPopular(), out=made["popular"])
     hdccf.fit(split, hdccf.Random(), out=made["random"], seed=1)
     hdccf.fit(split, hdccf.Random(), out=made["random again"], seed=2)
-    hdccf.fit(hdccf.leave_one_out(events(1)), hdccf.MostPopular(), out=tmp_path / "other")
+    hdccf.fit(small_split(seed=1), hdccf.MostPopular(), out=tmp_path / "other")
     return {**{name: str(path) for name, path in made.items()}, "other": str(tmp_path / "other")}
 
 
@@ -154,15 +135,6 @@ def test_a_report_of_kept_figures_is_not_written_beside_another_process(
     with locked(Path(run), RunError):
         assert "another process is writing into" in error_of(capsys, "report", run, "--overwrite")
         assert call("report", run, "--out", f"{run}.html") == 0
-
-
-def test_weights_of_another_seed_are_refused(
-    runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    mixed = tmp_path / "mixed"
-    shutil.copytree(runs["random"], mixed)
-    shutil.copy(Path(runs["random again"]) / "best.safetensors", mixed)
-    assert "best.safetensors was written with other settings" in error_of(capsys, "evaluate", str(mixed))
 
 
 def test_what_is_refused(runs: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

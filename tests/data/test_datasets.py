@@ -11,8 +11,7 @@ from hdccf import load
 from hdccf.data import datasets
 from hdccf.data.datasets import DATASETS, Dataset, Statistics, carve_validation, load_split
 from hdccf.data.download import Source, download_wheel
-from hdccf.data.interactions import Interactions
-from hdccf.data.split import k_core
+from hdccf.data.interactions import Interactions, k_core
 from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError, DataError, DownloadError, SourceError
 
@@ -190,6 +189,6 @@ def test_ml_100k_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_column_that_the_published_file_has_is_not_asked_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "u.data").write_text("1\t2\t5\n3\t4\t5\n")
-    with pytest.raises(SourceError, match=r"no column 4, only .*mend it; or get the file again") as caught:
+    with pytest.raises(SourceError, match=r"no column 4 for the time.*mend it; or get the file") as caught:
         DATASETS["ml-100k"].sources[0].reader(tmp_path)
     assert "--time" not in str(caught.value)

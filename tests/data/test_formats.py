@@ -216,33 +216,6 @@ def test_columns_with_names_may_be_in_another_order(tmp_path: Path) -> None:
     assert rows(MOVIELENS_20M(tmp_path)) == [(1, 2, 1112486027, 1), (2, 29, 1112484676, 1)]
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    write(tmp_path, ratings_csv=RATINGS_CSV.replace("userId", "who"))
-    with pytest.raises(SourceError, match=r"no column 'userId', only 'who', 'movieId'"):
-        MOVIELENS_20M(tmp_path)
-
-
-def test_a_time_that_is_none_is_named(tmp_path: Path) -> None:
-    spoilt = CHECK_INS.replace("2010-10-17T23:42:03Z", "2010-13-17T23:42:03Z")
-    (tmp_path / "loc-gowalla_totalCheckins.txt").write_text(spoilt)
-    with pytest.raises(SourceError, match="line 3, column '2': '2010-13-17T23:42:03Z' is no time"):
-        CHECK_IN_LOG(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("parse", "name", "text"),
-    [
-        (CHECK_IN_LOG, "loc-gowalla_totalCheckins.txt", CHECK_INS * 200),
-        (adjacency_lists, "train.txt", "0 5 3\n1 3\n" * 200),
-    ],
-)
-def test_a_truncated_gzip_file_is_named(tmp_path: Path, parse: Reader, name: str, text: str) -> None:
-    (tmp_path / "test.txt").write_text("0 1\n")
-    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode())[:-20])
-    with pytest.raises(SourceError, match=rf"{name}.gz is truncated or damaged"):
-        parse(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("parse", "files", "match"),
     [
@@ -261,13 +234,6 @@ def test_bad_titles_are_named(tmp_path: Path, parse: Reader, files: dict[str, st
         (tmp_path / name).write_text(text)
     with pytest.raises(SourceError, match=match):
         parse(tmp_path)
-
-
-def test_titles_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
-    (tmp_path / "ml-100k.inter").write_text(INTER)
-    (tmp_path / "ml-100k.item").write_bytes(ITEM.replace("Kolya", "Kölya").encode("latin-1"))
-    with pytest.raises(SourceError, match=r"ml-100k.item, line 2: byte 6 \(0xf6\) is not UTF-8"):
-        RECBOLE_100K(tmp_path)
 
 
 @pytest.mark.parametrize("large", [0, 10**12])

@@ -100,19 +100,7 @@ def test_no_batch_grows_with_users_times_items(kind: str) -> None:
     n, rng = 300_000, np.random.default_rng(0)
     users = np.repeat(np.arange(0, n, 100), 2)
     data = interactions(list(zip(users, rng.integers(0, n, len(users)), strict=True)), n_users=n, n_items=n)
-    graph = Graph.of(data)
-    weights = numbered(graph)
-    made: Sampler
-    if kind == "in-batch":
-        made = InBatchSampler(graph, weights, 512, 2)
-    elif kind == "uniform":
-        made = UniformSampler(graph, weights, 512, 16, 2)
-    elif kind.endswith("block"):
-        made = BlockSampler(graph, weights, 64, 1024 if kind.startswith("drawn") else n)
-    else:
-        made = HistoryBlockSampler(
-            graph, weights, 64, 1024 if kind.startswith("drawn") else n, 3.0, 50, 5, 2.0
-        )
+    made = sampler(kind, data, 64)
     batch = next(iter(made.epoch(generator())))
     assert max(tensor.numel() for tensor in tensors_of(batch)) <= 64 * 1024
 

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hdccf.data.interactions import Interactions
+from hdccf.data.interactions import Interactions, k_core
 from hdccf.data.split import (
     Moment,
     Split,
     global_time_split,
-    k_core,
     leave_one_out,
     predefined_split,
     random_split,
@@ -108,11 +107,6 @@ def test_core_follows_a_long_chain() -> None:
     assert own_pairs(core) == {(f"u{user}", f"i{item}") for user, item in square}
 
 
-def test_core_that_is_everything_changes_nothing() -> None:
-    data = interactions([(user, item) for user in range(4) for item in range(4)])
-    assert k_core(data, 4, 4).fingerprint == data.fingerprint
-
-
 def test_core_refuses_what_cannot_be() -> None:
     data = interactions([(0, 0), (0, 1), (1, 0)])
     with pytest.raises(ConfigError, match="items=-1"):
@@ -161,13 +155,6 @@ def test_leave_one_out_equals_literal_version(pairs: list[tuple[int, int]], draw
         test,
     )
     assert split.facts["users_too_short"] == too_short
-
-
-def test_leave_one_out_on_ties_takes_the_last_to_arrive() -> None:
-    split = leave_one_out(interactions([(0, 3), (0, 1), (0, 2), (0, 0)], [5, 5, 5, 5]))
-    assert split.train.items.tolist() == [3, 1]
-    assert split.validation.items.tolist() == [2]
-    assert split.test.items.tolist() == [0]
 
 
 def test_leave_one_out_keeps_short_users_in_training_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,15 +224,6 @@ def test_global_time_at_given_dates(third_day: Moment) -> None:
     assert split.test.items.tolist() == [3]
 
 
-def test_global_time_reports_users_and_items_that_come_too_late() -> None:
-    data = interactions([(0, 0), (0, 1), (1, 0), (2, 1), (1, 2)], [0, 1, 2, 3, 4])
-    split = global_time_split(data, 0.2, 0.2)
-    assert split.facts["users_without_training"] == 1
-    assert split.facts["items_without_training"] == 1
-    assert split.facts["validation_pairs_without_training"] == 1
-    assert split.facts["test_pairs_without_training"] == 1
-
-
 def test_global_time_without_validation() -> None:
     split = global_time_split(random_data(1), validation=0.0, test=0.25)
     assert len(split.validation) == 0
@@ -282,16 +260,6 @@ def test_random_split_has_the_sizes_asked_for_and_depends_on_the_seed_only() -> 
     assert sum(map(len, parts)) == len(data)
     assert random_split(data, 0.1, 0.25, seed=7).fingerprint == split.fingerprint
     assert random_split(data, 0.1, 0.25, seed=8).fingerprint != split.fingerprint
-
-
-def test_random_split_draws_every_pair_alike() -> None:
-    data = interactions([(user, item) for user in range(5) for item in range(4)])
-    drawn = Counter[tuple[str, str]]()
-    for seed in range(2000):
-        drawn.update(own_pairs(random_split(data, 0.0, 0.25, seed=seed).test))
-    # Each is in the test part with probability 1/4: 500 ± 19.4 times; five standard deviations.
-    assert len(drawn) == len(data)
-    assert max(abs(times - 500) for times in drawn.values()) < 97
 
 
 @pytest.mark.parametrize(("validation", "test"), [(-0.1, 0.1), (0.1, 1.0), (0.5, 0.5), (float("nan"), 0.1)])
@@ -369,19 +337,6 @@ def test_predefined_refuses_or_drops_pairs_in_two_parts() -> None:
     assert split.facts["overlap_dropped"] == 2
     with pytest.raises(ConfigError, match="overlap='keep' is unknown"):
         predefined_split(train, validation, test, overlap="keep")
-
-
-def test_predefined_joins_integers_and_strings() -> None:
-    def part(ids: pl.Series) -> Interactions:
-        return Interactions.from_codes(
-            np.array([0, 1]), np.array([0, 1]), user_ids=ids, item_ids=pl.Series(["a", "b"])
-        )
-
-    with pytest.raises(DataError, match="1 pairs of test"):  # user 2 is "2"
-        predefined_split(part(pl.Series([1, 2])), test=part(pl.Series(["7", "2"])))
-    swapped = predefined_split(part(pl.Series([1, 2])), test=part(pl.Series(["2", "7"])))
-    assert swapped.train.user_ids.to_list() == ["1", "2", "7"]
-    assert own_pairs(swapped.test) == {("2", "a"), ("7", "b")}
 
 
 def test_predefined_calls_an_item_without_title_by_its_id() -> None:

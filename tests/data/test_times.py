@@ -1,6 +1,7 @@
 """Times of any usual kind against Python's own."""
 
 import math
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hdccf
-from hdccf.data.columns import BadTimeError, to_microseconds
+from hdccf.data.columns import Table, to_microseconds
 from hdccf.errors import SourceError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,7 +26,8 @@ def micros(moment: datetime) -> int:
 
 def read(values: list[Any] | pl.Series, **options: Any) -> list[int]:
     series = values if isinstance(values, pl.Series) else pl.Series("time", values)
-    return to_microseconds(series, source="test", **options).tolist()  # type: ignore[no-any-return]
+    table = Table(pl.DataFrame({"time": series}), lambda row: f"row {row}")
+    return to_microseconds(table, "time", source="test", **options).tolist()  # type: ignore[no-any-return]
 
 
 @settings(deadline=None)
@@ -91,9 +93,8 @@ def test_fractions_of_seconds() -> None:
     ],
 )
 def test_the_first_value_that_is_no_time(values: list[Any], row: int) -> None:
-    with pytest.raises(BadTimeError) as caught:
+    with pytest.raises(SourceError, match=f"^row {row}, column 'time': .* is no time"):
         read(values)
-    assert caught.value.row == row
 
 
 @pytest.mark.parametrize("as_kind", [int, float, str])
@@ -125,11 +126,9 @@ def test_the_limits_of_units_are_exact(limit: int, below: int, at: float, as_kin
     ],
 )
 def test_a_value_of_another_unit_is_refused(most: int, other: int, unit: str, as_kind: type) -> None:
-    with pytest.raises(BadTimeError) as caught:
+    shown = re.escape(repr(as_kind(other)))
+    with pytest.raises(SourceError, match=f"^row 2, .*: {shown} is .*{unit}"):
         read([as_kind(most), as_kind(most), as_kind(other), as_kind(most)])
-    assert caught.value.row == 2
-    assert float(str(caught.value.value)) == other
-    assert unit in caught.value.fault
 
 
 def test_zeros_and_small_numbers_are_of_every_unit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,9 +163,8 @@ def test_zeros_and_small_numbers_are_of_every_unit(capsys: pytest.CaptureFixture
     ],
 )
 def test_what_is_out_of_range_is_refused(values: pl.Series) -> None:
-    with pytest.raises(BadTimeError) as caught:
+    with pytest.raises(SourceError, match=r"^row 2, column 'time'"):
         read(pl.concat([values.head(1), values]))
-    assert caught.value.row == 2
 
 
 def test_one_nanosecond_value_changes_no_split(tmp_path: Path) -> None:
@@ -189,9 +187,8 @@ def test_one_nanosecond_value_changes_no_split(tmp_path: Path) -> None:
 
 
 def test_a_format_that_does_not_fit() -> None:
-    with pytest.raises(BadTimeError) as caught:
+    with pytest.raises(SourceError, match="'2020-12-31' is no time"):
         read(["31/12/2020", "2020-12-31"], time_format="%d/%m/%Y")
-    assert caught.value.value == "2020-12-31"
 
 
 def test_types_that_are_no_times() -> None:

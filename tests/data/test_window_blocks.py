@@ -7,7 +7,6 @@ from graphs import interactions, random_interactions
 from hdccf.data.batches import NO_ITEM, Windows, cut_windows, last_places
 from hdccf.data.graph import Graph
 from hdccf.data.samplers import WindowBlockSampler
-from hdccf.errors import ConfigError
 
 
 def generator(seed: int) -> torch.Generator:
@@ -67,11 +66,3 @@ def test_rows_are_moments_with_their_past_their_next_items_and_all_their_own_mas
         n = len(data.by_user.of(user))
         ends = set(range(min(length, n - 1), n))
         assert {moment for who, moment in last_seen if who == user} == ends
-
-
-def test_histories_of_one_are_refused() -> None:
-    data = interactions([(0, 1), (1, 0)], n_users=2, n_items=2)
-    graph = Graph.of(data)
-    made = WindowBlockSampler(graph, torch.ones(2), 2, 10, 3, 1, 1.0)
-    with pytest.raises(ConfigError, match="two training items or more"):
-        next(made.epoch(generator(0)))

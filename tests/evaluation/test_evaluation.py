@@ -82,18 +82,6 @@ def test_item_groups_ask_about_their_own_items_one_by_one(split: Split, evaluati
     assert sum(shares) == pytest.approx(1)
 
 
-def test_lists_are_those_of_a_sort(split: Split) -> None:
-    scorer = scorer_of(split)
-    scores = scorer.score_block(torch.arange(90))
-    ranker = Ranker(split, "test", folder=None)
-    lists = ranker.rank(scorer, "full", top=6).lists
-    assert lists is not None
-    for row, user in enumerate(ranker.queries.users.tolist()):
-        taken = {*split.train.by_user.of(user).tolist(), *split.validation.by_user.of(user).tolist()}
-        order = [item for item in scores[user].argsort(descending=True).tolist() if item not in taken]
-        assert lists[row].tolist() == order[:6]
-
-
 def test_given_lists_are_ranked_as_their_scores(split: Split) -> None:
     ranker = Ranker(split, "test", folder=None)
     found = ranker.rank(scorer_of(split), "full", top=20)

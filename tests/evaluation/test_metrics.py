@@ -40,24 +40,6 @@ def test_expectations_equal_the_mean_over_all_orders(case: tuple[list[float], li
         assert metrics.per_user(ranks, name)[0] == pytest.approx(expected, abs=1e-12), name
 
 
-def test_users_are_kept_apart() -> None:
-    """Two users in one `Ranks` have what each has alone."""
-    first = ([3.0, 1.0, 1.0, 0.0, 2.0], [False, True, True, False, True])
-    second = ([1.0, 1.0, 1.0, 1.0, 5.0], [True, False, True, False, False])
-    alone = [ranks_of(*first), ranks_of(*second)]
-    scores = np.array([1.0, 1.0, 2.0, 1.0, 1.0])
-    together = Ranks.from_counts(
-        np.array([0, 3, 5]),
-        scores,
-        np.concatenate([ranks.above for ranks in alone]),
-        np.concatenate([ranks.tied for ranks in alone]),
-        np.array([2, 3]),
-    )
-    for name in metrics.names_at((1, 2, 3, 5)):
-        expected = [metrics.per_user(ranks, name)[0] for ranks in alone]
-        np.testing.assert_allclose(metrics.per_user(together, name), expected, atol=1e-12, err_msg=name)
-
-
 def test_alone_takes_the_other_held_out_items_out_of_the_candidates() -> None:
     ranks = ranks_of([3.0, 2.0, 2.0, 2.0, 1.0], [True, True, True, False, True]).alone
     assert ranks.above.tolist() == [0, 0, 0, 1]

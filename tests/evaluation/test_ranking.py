@@ -13,7 +13,7 @@ import hdccf
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import Ranker, metrics
-from hdccf.evaluation.ranking import rank_counts, top_items
+from hdccf.evaluation.ranking import top_items
 
 
 def literal_full(scorer: Table, split: Split, part: str, k: int) -> dict[int, dict[str, float]]:
@@ -107,22 +107,6 @@ def test_other_types_of_scores(dtype: torch.dtype) -> None:
     given, exact = Table(scores), Table(scores.double())
     protocols = ("sampled", "full")
     assert ranker.measure(given, protocols=protocols) == ranker.measure(exact, protocols=protocols)
-
-
-def test_validation_leaves_test_items_in_and_test_takes_validation_items_out() -> None:
-    split = split_of([[(0, 0)], [(0, 1)], [(0, 2)]], 1, 4)
-    best_first = Table(torch.tensor([[9.0, 3.0, 5.0, 1.0]]))
-    validation = Ranker(split, "validation", folder=None).rank(best_first, "full").ranks
-    test = Ranker(split, "test", folder=None).rank(best_first, "full").ranks
-    assert (validation.above.tolist(), validation.negatives.tolist()) == ([1], [2])
-    assert (test.above.tolist(), test.negatives.tolist()) == ([0], [1])
-
-
-def test_place_counts_strictly_more_and_the_same() -> None:
-    scores = np.array([[1.0, 2.0, 2.0, 3.0], [0.0, 0.0, -np.inf, 0.0]])
-    found = rank_counts(scores, np.array([1, 3, 0]), np.array([0, 2, 3]))
-    assert found.above.tolist() == [1, 0, 0]
-    assert found.tied.tolist() == [2, 1, 3]
 
 
 @pytest.mark.parametrize("protocol", ["sampled", "full"])

@@ -67,12 +67,6 @@ def test_half_a_line_is_passed_over_and_cut_off(journal: Journal) -> None:
     assert [record["seed"] for record in journal.records()] == [0, 1]
 
 
-def test_values_by_user_may_be_missing(journal: Journal, tmp_path: Path) -> None:
-    run, found = run_of(Row("x")), evaluated(0.3, 0)
-    record = record_of(run, found.values)
-    assert journal.evaluation(record) is None
-
-
 @pytest.mark.skipif(shutil.which("git") is None, reason="asks git")
 def test_a_commit_is_dirty_where_the_code_is_and_not_where_results_are(tmp_path: Path) -> None:
     def git(*asked: str) -> None:

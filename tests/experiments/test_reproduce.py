@@ -17,7 +17,7 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments import reproduce as reproducing
-from hdccf.experiments.plans import PAPER, Plan, Row, Task, all_training, task_of, with_validation
+from hdccf.experiments.plans import PAPER, Plan, Row, Task, all_training, task_of
 from hdccf.experiments.reproduce import Reproduction
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.training.fit import fit
@@ -151,7 +151,7 @@ def test_validation_pairs_become_training_pairs(split: Split) -> None:
     assert both.test is split.test
     # In order of time: the validation item is the last of a history.
     user = int(split.validation.users[0])
-    assert with_validation(split).by_user.of(user)[-1] == split.validation.by_user.of(user)[0]
+    assert both.train.by_user.of(user)[-1] == split.validation.by_user.of(user)[0]
 
 
 def test_the_epoch_is_chosen_on_validation_and_training_begins_anew_on_both(

@@ -165,7 +165,7 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
 
 def core_of(data: "Interactions", least: int) -> "Interactions":
     """Users and items with at least so many interactions each; all of them with 0."""
-    from hdccf.data.split import k_core
+    from hdccf.data.interactions import k_core
 
     return k_core(data, users=least, items=least) if least else data
 

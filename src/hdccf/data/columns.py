@@ -4,6 +4,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,14 @@ class Table:
         rows, locate = keep.arg_true(), self.locate
         return Table(self.frame.filter(keep), lambda row: locate(int(rows[row])))
 
+    def refuse(self, name: str, bad: pl.Series | NDArray[np.bool_], fault: str) -> None:
+        """Raises at the first row in which a column's value is bad, if there is one."""
+        if bad.any():
+            row = int(np.argmax(bad))
+            # As a number where it is a date, as Polars cannot show one that is out of range.
+            value = self.frame[name].to_physical()[row]
+            raise SourceError(f"{self.locate(row)}, column {name!r}: {value!r} {fault}")
+
 
 @dataclass(frozen=True)
 class OpenTable:
@@ -77,6 +86,14 @@ class OpenTable:
     """Shown in place of names where the columns have none."""
     typed: bool = True
     """Whether the source knows types: in a CSV file ids that are all integers are taken as integers."""
+    published: bool = False
+    """Whether its columns are known: a missing one is then the file's fault."""
+
+    def remedy(self, role: str) -> str:
+        """What to do where a column cannot be found."""
+        if self.published:
+            return "not the published file, so mend it"
+        return f"give {role}= (--{role}) with a column's name or its number from 1"
 
 
 def choose_columns(
@@ -93,13 +110,13 @@ def choose_columns(
         required = role in ("user", "item") or (role == "rating" and need_rating)
         if role in chosen or (not required and (role == "rating" or given.get(role) == "")):
             continue
-        name = _guess(names, role, set(chosen.values()), source)
+        name = _guess(opened, role, set(chosen.values()))
         if name is not None:
             chosen[role] = name
             guessed.append(f"{role}={name!r}")
         elif required:
             shown = _listing(names, opened.first_row)
-            raise SourceError(f"{source}: no column is plainly the {role}, of {shown}: {_how(role)}")
+            raise SourceError(f"{source}: no column is plainly the {role}, of {shown}: {opened.remedy(role)}")
     if chosen["user"] == chosen["item"]:
         raise SourceError(f"{source}: {chosen['user']!r} cannot be both user and item; give two columns")
     if guessed:
@@ -116,13 +133,13 @@ def find_column(opened: OpenTable, want: str | int | None, role: str) -> str:
     number = int(str(want)) if str(want).isdecimal() else 0
     if 1 <= number <= len(opened.columns):
         return opened.columns[number - 1]
-    there = _listing(opened.columns)
-    raise SourceError(f"{opened.name}: no column {want!r} for the {role}, only {there}: {_how(role)}")
+    there, remedy = _listing(opened.columns), opened.remedy(role)
+    raise SourceError(f"{opened.name}: no column {want!r} for the {role}, only {there}: {remedy}")
 
 
-def _guess(names: Sequence[str], role: str, taken: set[str], source: str) -> str | None:
+def _guess(opened: OpenTable, role: str, taken: set[str]) -> str | None:
     for usual in _USUAL_NAMES[role]:
-        found = [name for name in names if name not in taken and _plain(name) in usual.split()]
+        found = [name for name in opened.columns if name not in taken and _plain(name) in usual.split()]
         if len(found) > 1:
             # 'user' beside 'user_id' is a name and its key; of others, none is chosen.
             keys = [name for name in found if _plain(name).endswith("id")]
@@ -130,7 +147,7 @@ def _guess(names: Sequence[str], role: str, taken: set[str], source: str) -> str
                 found = keys
         if len(found) > 1 and role != "title":
             both = " and ".join(repr(name) for name in found)
-            raise SourceError(f"{source}: {both} could each be the {role}: {_how(role)}")
+            raise SourceError(f"{opened.name}: {both} could each be the {role}: {opened.remedy(role)}")
         if found:
             return found[0]
     return None
@@ -146,10 +163,6 @@ def _listing(names: Sequence[str], first_row: Sequence[object] | None = None) ->
         return ", ".join(f"{name} (such as {value!r})" for name, value in zip(names, first_row, strict=True))
     shown = [repr(name) for name in names[:20]]
     return ", ".join(shown) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-def _how(role: str) -> str:
-    return f"give {role}= (--{role}) with a column's name or its number from 1"
 
 
 # -- times ---------------------------------------------------------------------------------------------------
@@ -170,34 +183,31 @@ _ALLOWED = (
     "and other orders with time_format= (--time-format), for example '%d/%m/%Y %H:%M'"
 )
 
-
-class BadTimeError(Exception):
-    """The first value that is no time, by its row, and why; the caller knows the file and the line."""
-
-    def __init__(self, row: int, value: object, fault: str = _ALLOWED) -> None:
-        super().__init__(row, value, fault)
-        self.row, self.value, self.fault = row, value, fault
+Refuse = Callable[[pl.Series | NDArray[np.bool_], str], None]
+"""`Table.refuse` of the column of times."""
 
 
-def to_microseconds(times: pl.Series, *, source: str, time_format: str | None = None) -> NDArray[np.int64]:
+def to_microseconds(
+    table: Table, column: str, *, source: str, time_format: str | None = None
+) -> NDArray[np.int64]:
     """Native datetimes and dates, numbers by the magnitude of most, and text; without a zone the time is UTC.
 
     There must be no nulls. `time_format` is a strftime format for text in another order.
     """
+    times = table.frame[column]
+    refuse = partial(table.refuse, column)
     if times.dtype == pl.String:
-        moments = _from_text(times, source, time_format)
+        moments = _from_text(times, refuse, source, time_format)
     elif isinstance(times.dtype, (pl.Datetime, pl.Date)):
         moments = _from_native(times)
     elif times.dtype.is_numeric():
-        moments = _from_numbers(times, source)
+        moments = _from_numbers(times, refuse, source)
     else:
         raise SourceError(
-            f"{source}: column {times.name!r} holds {times.dtype}, which is no time; "
+            f"{source}: column {column!r} holds {times.dtype}, which is no time; "
             "epochs, text and dates are read"
         )
-    # Polars cannot show a date that is out of range: its number is shown.
-    outside = (moments < _FIRST) | (moments >= _END)
-    _refuse_first(outside, times.to_physical(), "is not between the years 1 and 9999; mend it")
+    refuse((moments < _FIRST) | (moments >= _END), "is not between the years 1 and 9999; mend it")
     return moments
 
 
@@ -209,27 +219,25 @@ def _from_native(times: pl.Series) -> NDArray[np.int64]:
     return np.clip(values, _FIRST // factor - 1, _END // factor) * factor  # beyond both ends it is refused
 
 
-def _from_numbers(times: pl.Series, source: str) -> NDArray[np.int64]:
+def _from_numbers(times: pl.Series, refuse: Refuse, source: str) -> NDArray[np.int64]:
     """Epochs in the unit of most values, or days such as 20240517; values of another unit are refused."""
     if times.dtype.is_integer():
         numbers = times.cast(pl.Int64, strict=False)
     else:
         numbers = times.cast(pl.Float64)
         numbers = numbers.set(~numbers.is_finite(), None)
-    _refuse_first_null(numbers, times)
+    refuse(numbers.is_null(), _ALLOWED)
     values = numbers.to_numpy()
     days = _as_days(numbers)
     if days is not None:
         note(f"{source}: read {times.name!r} as days such as {int(values[0])}")
-        _refuse_first(
-            days.is_null().to_numpy(), times, "is no day such as 20240517, as most of this column are"
-        )
+        refuse(days.is_null(), "is no day such as 20240517, as most of this column are")
         return _from_native(days)
 
     unit = bisect_right(_LIMITS, values.min())
     # Nearly always all are of one unit.
     if values.min() <= 0 or not unit == bisect_right(_LIMITS, values.max()) < len(_UNITS):
-        unit = _common_unit(values, times)
+        unit = _common_unit(values, refuse)
     note(f"{source}: read {times.name!r} as {_UNITS[unit]} since 1970")
     whole = values.astype(np.int64, copy=False)
     if whole is values or np.array_equal(whole, values):
@@ -237,7 +245,7 @@ def _from_numbers(times: pl.Series, source: str) -> NDArray[np.int64]:
     return np.round(values * 1_000.0 ** (2 - unit)).astype(np.int64)
 
 
-def _common_unit(values: NDArray[Any], times: pl.Series) -> int:
+def _common_unit(values: NDArray[Any], refuse: Refuse) -> int:
     """The unit of most values; refuses the first of another."""
 
     def beyond(limit: int) -> NDArray[np.bool_]:
@@ -253,11 +261,8 @@ def _common_unit(values: NDArray[Any], times: pl.Series) -> int:
     between = (values >= end) & (values < first * 1_000**unit) & ~coarser
     if np.count_nonzero(between) >= np.count_nonzero(coarser):
         coarser[:] = False
-    _refuse_first(
-        coarser | beyond(_LIMITS[unit]),
-        times,
-        f"is not in {_UNITS[unit]}, as most of this column are; give one unit",
-    )
+    other = coarser | beyond(_LIMITS[unit])
+    refuse(other, f"is not in {_UNITS[unit]}, as most of this column are; give one unit")
     return unit
 
 
@@ -270,24 +275,23 @@ def _as_days(numbers: pl.Series) -> pl.Series | None:
     return days if 2 * days.null_count() <= len(days) else None
 
 
-def _from_text(times: pl.Series, source: str, time_format: str | None) -> NDArray[np.int64]:
+def _from_text(times: pl.Series, refuse: Refuse, source: str, time_format: str | None) -> NDArray[np.int64]:
     numbers = times.cast(pl.Int64, strict=False)
     if time_format is None and not numbers.null_count():
-        return _from_numbers(numbers, source)
+        return _from_numbers(numbers, refuse, source)
     text = times.str.strip_chars()
     if time_format is not None:
         moments = _parse(text, time_format)
-        _refuse_first_null(moments, times)
+        refuse(moments.is_null(), _ALLOWED)
         return moments.to_physical().to_numpy()
     floats = text.cast(pl.Float64, strict=False)
-    if not floats.null_count():
-        return _from_numbers(floats, source)
     if floats.null_count() * 2 <= len(text):
-        _refuse_first_null(floats, times)
-    return _from_iso(times, text)
+        refuse(floats.is_null(), _ALLOWED)
+        return _from_numbers(floats, refuse, source)
+    return _from_iso(text, refuse)
 
 
-def _from_iso(times: pl.Series, text: pl.Series) -> NDArray[np.int64]:
+def _from_iso(text: pl.Series, refuse: Refuse) -> NDArray[np.int64]:
     """Day, optional time of day, optional fraction, optional zone."""
     zones = text.str.slice(10).str.extract_groups(_ZONE).struct.unnest()
     zones.columns = ["utc", "sign", "hours", "minutes"]
@@ -303,7 +307,7 @@ def _from_iso(times: pl.Series, text: pl.Series) -> NDArray[np.int64]:
     for body in _BODIES[1:]:
         if moments.null_count():
             moments = pl.select(pl.coalesce(moments, _parse(plain, body))).to_series()
-    _refuse_first_null(moments, times)
+    refuse(moments.is_null(), _ALLOWED)
     return moments.to_physical().to_numpy() - offset.to_numpy() * np.int64(60_000_000)
 
 
@@ -312,17 +316,6 @@ def _parse(text: pl.Series, body: str) -> pl.Series:
         moments = text.str.to_datetime(body, time_unit="us", strict=False, time_zone=None)
         return moments.dt.replace_time_zone(None)
     return text.str.to_date(body, strict=False).cast(pl.Datetime("us"))
-
-
-def _refuse_first_null(parsed: pl.Series, times: pl.Series) -> None:
-    if parsed.null_count():
-        _refuse_first(parsed.is_null().to_numpy(), times, _ALLOWED)
-
-
-def _refuse_first(bad: NDArray[np.bool_], times: pl.Series, fault: str) -> None:
-    if bad.any():
-        row = int(bad.argmax())
-        raise BadTimeError(row, times[row], fault)
 
 
 # -- ids -----------------------------------------------------------------------------------------------------

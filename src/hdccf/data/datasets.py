@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.console import note
-from hdccf.data.columns import OpenTable, TextOptions, find_column
+from hdccf.data.columns import TextOptions, find_column
 from hdccf.data.download import Source, Stored, acquire, find_file, find_stored
 from hdccf.data.interactions import Interactions
 from hdccf.data.read import to_interactions, with_integers
@@ -44,7 +44,7 @@ class Titles:
 
     def read(self, path: Path) -> pl.DataFrame:
         """One row an item: `item` and `title`."""
-        opened = open_csv(path, self.text)
+        opened = replace(open_csv(path, self.text), published=True)
         item, title = find_column(opened, self.item, "item"), find_column(opened, self.title, "title")
         wanted, shown = [item, title], pl.col(title)
         if self.year is not None:
@@ -79,8 +79,7 @@ class Delimited:
         given = {"user": self.user, "item": self.item, "time": self.time, "title": ""}
         try:
             table = open_several([open_csv(path, self.text) for path in paths], str(folder))
-            _check_columns(table, (self.user, self.item, self.time))
-            data = to_interactions(table, given, integer_ids=True)
+            data = to_interactions(replace(table, published=True), given, integer_ids=True)
             if self.titles is None or titles_path is None:
                 return data
             titles = self.titles.read(titles_path)
@@ -91,17 +90,6 @@ class Delimited:
         # An item without a title is called by its id.
         shown = named.select(pl.coalesce("title", pl.col("item").cast(pl.String)).alias("title"))
         return replace(data, titles=shown["title"])
-
-
-def _check_columns(table: OpenTable, wanted: tuple[str | int, ...]) -> None:
-    """The columns of a named data set are known, so that a missing one is the file's fault."""
-    names = [name.strip() for name in table.columns]
-    for want in wanted:
-        if want not in names and not (isinstance(want, int) and 1 <= want <= len(names)):
-            raise SourceError(
-                f"{table.name}: no column {want!r}, only {', '.join(map(repr, names))}: not the published "
-                "file, so mend it"
-            )
 
 
 def adjacency_lists(folder: Path) -> Interactions:

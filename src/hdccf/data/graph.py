@@ -14,6 +14,12 @@ from hdccf.data.interactions import Interactions
 from hdccf.errors import DataError
 from hdccf.kernels.embedding import has_numba
 
+Nodes = Int64[Tensor, " b"]
+Drawn = Int64[Tensor, "b size"]
+"""Some columns for each node."""
+PerPair = Int64[Tensor, " n"]
+"""A node, a column or a place of each of some pairs."""
+
 _MANY_PAIRS = 1 << 18
 
 
@@ -45,16 +51,12 @@ class Neighbours:
         # Much faster than an index in brackets, which is made for any number of axes.
         return self.flat.index_select(0, entries.reshape(-1)).view(entries.shape)
 
-    def draw(
-        self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
-    ) -> Int64[Tensor, "b size"]:
+    def draw(self, nodes: Nodes, size: int, generator: torch.Generator) -> Drawn:
         """`size` neighbours of each node, uniformly with replacement; every node must have one."""
         degrees = self.degrees[nodes]
         return self.at(self.starts[nodes, None] + _below(degrees, size, generator))
 
-    def draw_others(
-        self, nodes: Int64[Tensor, " b"], size: int, generator: torch.Generator
-    ) -> Int64[Tensor, "b size"]:
+    def draw_others(self, nodes: Nodes, size: int, generator: torch.Generator) -> Drawn:
         """`size` columns that are *not* neighbours of each node, uniformly with replacement, none rejected.
 
         The j-th neighbour (ascending) has `neighbour − j` non-neighbours below it. So the r-th non-neighbour
@@ -63,9 +65,7 @@ class Neighbours:
         self.refuse_full(nodes)
         return self.others_at(nodes, _below(self.n_columns - self.degrees[nodes], size, generator))
 
-    def others_at(
-        self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
-    ) -> Int64[Tensor, "b size"]:
+    def others_at(self, nodes: Nodes, ranks: Drawn) -> Drawn:
         """The columns with these ranks, from 0, among those that are not neighbours of each node."""
         if nodes.device.type == "cpu" and self._is_compiled:
             # A loop that takes half the time of one search among all keys.
@@ -83,7 +83,7 @@ class Neighbours:
         """Whether there are so many pairs that the compiled search, a second to load, is soon worth it."""
         return len(self.flat) >= _MANY_PAIRS and has_numba()
 
-    def refuse_full(self, nodes: Int64[Tensor, " b"]) -> None:
+    def refuse_full(self, nodes: Nodes) -> None:
         """Raises where a node is paired with every column and so has no negatives."""
         full = nodes[self.degrees[nodes] == self.n_columns]
         if len(full):
@@ -92,12 +92,12 @@ class Neighbours:
                 "its negative; leave it out, or use in-batch negatives"
             )
 
-    def entries_of(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+    def entries_of(self, nodes: PerPair, columns: PerPair) -> PerPair:
         """Where in `flat` each (node, column) is; all of them must be pairs."""
         keys, places = self._pair_keys
         return places[torch.searchsorted(keys, nodes * self.n_columns + columns)]
 
-    def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    def contains(self, nodes: PerPair, columns: PerPair) -> Bool[Tensor, " n"]:
         """Whether each (node, column) is a pair."""
         if len(self.flat) == 0:
             return torch.zeros(len(nodes), dtype=torch.bool, device=nodes.device)
@@ -105,9 +105,7 @@ class Neighbours:
         pairs, _ = self._pair_keys
         return pairs[torch.searchsorted(pairs, keys).clamp_(max=len(pairs) - 1)] == keys
 
-    def within(
-        self, nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"] | None
-    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+    def within(self, nodes: Nodes, columns: Int64[Tensor, " c"] | None) -> tuple[PerPair, PerPair, PerPair]:
         """The pairs between a list of nodes and a list of distinct columns (all of them where None).
 
         Gives the position in `nodes`, the position in `columns`, and the position in `flat` of each.
@@ -181,7 +179,7 @@ class Graph:
     def n_pairs(self) -> int:
         return int(self.items_of.starts[-1])
 
-    def users_at(self, entries: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+    def users_at(self, entries: PerPair) -> PerPair:
         """The users of the pairs at some places of `items_of.flat`."""
         return self.pair_users.index_select(0, entries)
 
@@ -191,14 +189,12 @@ class Graph:
 
     def histories(
         self, users: Int64[Tensor, " r"], weights: "Along | None"
-    ) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"] | None]:
+    ) -> tuple[PerPair, Float[Tensor, " n"] | None]:
         """The items of these users, one user after another, each in order of time, and the pairs' weights."""
         _, entries = expand(self.items_of.starts[users], self.items_of.degrees[users])
         return self.items_of.at(entries), None if weights is None else weights[entries]
 
-    def weights_at(
-        self, users: Int64[Tensor, " n"], items: Int64[Tensor, " n"], weights: "Along"
-    ) -> Float[Tensor, " n"]:
+    def weights_at(self, users: PerPair, items: PerPair, weights: "Along") -> Float[Tensor, " n"]:
         """The weights of some pairs."""
         return weights[self.items_of.entries_of(users, items)]
 
@@ -237,8 +233,8 @@ class Spread(Protocol):
 
 
 def pairs_between(
-    nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"], forwards: Neighbours, backwards: Neighbours
-) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+    nodes: Nodes, columns: Int64[Tensor, " c"], forwards: Neighbours, backwards: Neighbours
+) -> tuple[PerPair, PerPair]:
     """The positions in `nodes` and in distinct `columns` of every pair between them, in any order.
 
     Looked for from the side whose neighbours are fewer: the items of a batch have more users, all together,
@@ -256,16 +252,14 @@ def pairs_between(
     return which.argsort()[entries], places[pairs]
 
 
-def expand(
-    starts: Int64[Tensor, " b"], lengths: Int64[Tensor, " b"]
-) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+def expand(starts: Nodes, lengths: Nodes) -> tuple[PerPair, PerPair]:
     """Concatenates the ranges starts[k] … starts[k] + lengths[k] − 1; gives k and element for each place."""
     rows = torch.repeat_interleave(lengths)
     shifts = starts - (lengths.cumsum(0) - lengths)
     return rows, shifts.index_select(0, rows).add_(torch.arange(len(rows), device=rows.device))
 
 
-def _below(limits: Int64[Tensor, " b"], size: int, generator: torch.Generator) -> Int64[Tensor, "b size"]:
+def _below(limits: Nodes, size: int, generator: torch.Generator) -> Drawn:
     """Uniform whole numbers from 0 to limits − 1, `size` a row."""
     uniform = torch.rand(
         (len(limits), size), generator=generator, dtype=torch.float64, device=generator.device

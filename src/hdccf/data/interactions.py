@@ -26,7 +26,7 @@ from hdccf.data.adjacency import (
     transpose,
 )
 from hdccf.data.parquet import read_parquet
-from hdccf.errors import DataError, one_line
+from hdccf.errors import ConfigError, DataError, one_line
 from hdccf.files import atomic_directory, read_described, write_json
 
 FORMAT = "hdccf-interactions"
@@ -277,13 +277,7 @@ class Interactions:
             )
             _ = loaded.fingerprint
         # The last two come from missing values and columns of other types.
-        except (
-            OSError,
-            pl.exceptions.PolarsError,
-            pl.exceptions.PanicException,
-            TypeError,
-            ValueError,
-        ) as cause:
+        except (OSError, pl.exceptions.PolarsError, TypeError, ValueError) as cause:
             raise DataError(
                 f"{folder} is damaged ({one_line(cause)}); save the interactions again"
             ) from cause
@@ -293,6 +287,46 @@ class Interactions:
                 f"{meta.get('fingerprint')} as saved; save the interactions again"
             )
         return loaded
+
+
+def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
+    """The largest part in which every user has at least `users` items and every item at least `items` users.
+
+    Dropping a weak user may weaken an item and the other way round, so it is repeated until nothing changes.
+
+    Parameters
+    ----------
+    data
+        The interactions to filter.
+    users
+        How many items a user must have; 0 for no limit.
+    items
+        How many users an item must have; 0 for no limit.
+
+    Returns
+    -------
+    Interactions
+        The core, its contiguous ids without gaps.
+
+    Examples
+    --------
+    >>> hdccf.k_core(hdccf.load("ml-100k"), users=10, items=10)
+    """
+    for name, least in (("users", users), ("items", items)):
+        if least < 0:
+            raise ConfigError(f"{name}={least} is impossible in a k-core; give 0 (no limit) or more")
+    rows, of_user, of_item, weak = np.arange(len(data)), data.users, data.items, True
+    while weak:
+        strong = (np.bincount(of_user) >= users)[of_user] & (np.bincount(of_item) >= items)[of_item]
+        weak = not strong.all()
+        if weak:
+            rows, of_user, of_item = rows[strong], of_user[strong], of_item[strong]
+    if not len(rows):
+        raise DataError(
+            f"nothing is left of {len(data):,} pairs in the core of {users} items a user and {items} users "
+            "an item; ask for a smaller core"
+        )
+    return data.subset(rows).compact()
 
 
 def describe(data: Interactions, *, rows: int = 5) -> dict[str, Any]:

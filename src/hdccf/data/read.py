@@ -11,12 +11,10 @@ from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from hdccf.console import note
 from hdccf.data.adjacency import IntArray
 from hdccf.data.columns import (
-    BadTimeError,
     OpenTable,
     Table,
     TextOptions,
@@ -122,7 +120,9 @@ def to_interactions(
         table = _at_least(table, columns["rating"], minimum_rating, source, drop_nulls)
     if integer_ids:
         table = with_integers(table, [columns["user"], columns["item"]])
-    times = _times(table, columns["time"], source, time_format) if "time" in columns else None
+    times = None
+    if "time" in columns:
+        times = to_microseconds(table, columns["time"], source=source, time_format=time_format)
     frame = table.frame
 
     def number(role: str) -> tuple[pl.Series, IntArray]:
@@ -204,15 +204,12 @@ def _at_least(table: Table, rating: str, minimum: float, source: str, drop: bool
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False) if values.dtype == pl.String else values
     if not (numbers.dtype.is_numeric() or numbers.dtype == pl.Boolean):
         raise SourceError(f"{source}: column {rating!r} holds {values.dtype}; a rating must be a number")
-    _refuse_null(table, rating, numbers, "number; mend it, or give another rating=")
+    table.refuse(rating, numbers.is_null(), "is no number; mend it, or give another rating=")
     numbers = numbers.cast(pl.Float64)
     finite = numbers.is_finite()
-    if not (finite.all() or (drop and finite.any())):
-        row = int((~finite).arg_max() or 0)
-        raise SourceError(
-            f"{table.locate(row)}, column {rating!r}: {values[row]!r} is no finite number; mend it, or give "
-            "drop_nulls=True (--drop-nulls) to leave such rows out"
-        )
+    if not (drop and finite.any()):
+        fault = "mend it, or give drop_nulls=True (--drop-nulls) to leave such rows out"
+        table.refuse(rating, ~finite, f"is no finite number; {fault}")
     if not finite.all():
         note(f"{source}: left out {int((~finite).sum()):,} rows whose {rating!r} is no finite number")
     # NaN would count as the largest number.
@@ -227,23 +224,8 @@ def with_integers(table: Table, names: Sequence[str]) -> Table:
     """The same table, in which these columns of text are integers."""
     numbers = table.frame.with_columns(pl.col(names).str.strip_chars().cast(pl.Int64, strict=False))
     for name in names:
-        _refuse_null(table, name, numbers[name], "whole number; mend the line")
+        table.refuse(name, numbers[name].is_null(), "is no whole number; mend the line")
     return Table(numbers, table.locate)
-
-
-def _refuse_null(table: Table, name: str, parsed: pl.Series, wanted: str) -> None:
-    """Names the first value of a column that could not be parsed."""
-    if parsed.null_count():
-        row = int(parsed.is_null().arg_max() or 0)
-        value = table.frame[name][row]
-        raise SourceError(f"{table.locate(row)}, column {name!r}: {value!r} is no {wanted}")
-
-
-def _times(table: Table, column: str, source: str, time_format: str | None) -> NDArray[np.int64]:
-    try:
-        return to_microseconds(table.frame[column], source=source, time_format=time_format)
-    except BadTimeError as bad:
-        raise SourceError(f"{table.locate(bad.row)}, column {column!r}: {bad.value!r} {bad.fault}") from bad
 
 
 # -- SQL -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The k-core, and `Split`: interactions in three parts under one set of ids, and four ways to make one."""
+"""`Split`: interactions in three parts under one set of ids, and four ways to make one."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hdccf.console import note
 from hdccf.data.interactions import Interactions, align
+from hdccf.data.read import read
 from hdccf.errors import ConfigError, DataError
 from hdccf.files import atomic_directory, read_described, write_json
 
@@ -84,6 +85,23 @@ class Split:
         found: Interactions = getattr(self, name)
         return found
 
+    def joined(self, *names: str) -> Interactions:
+        """Some parts together, all where none is named, in order of time.
+
+        Where there are no times one part comes after the other.
+        """
+        parts = [self.part(name) for name in names or PARTS]
+        times = [part.times for part in parts if part.times is not None]
+        return Interactions.from_codes(
+            np.concatenate([part.users for part in parts]),
+            np.concatenate([part.items for part in parts]),
+            user_ids=self.train.user_ids,
+            item_ids=self.train.item_ids,
+            times=np.concatenate(times) if len(times) == len(parts) else None,
+            counts=np.concatenate([part.counts for part in parts]),
+            titles=self.train.titles,
+        )
+
     @cached_property
     def fingerprint(self) -> str:
         """The same for the same three parts, on any machine; otherwise different."""
@@ -153,49 +171,6 @@ class Split:
             )
         ids: dict[str, Any] = {"user_ids": train.user_ids, "item_ids": train.item_ids, "titles": train.titles}
         return replace(loaded, validation=replace(validation, **ids), test=replace(test, **ids))
-
-
-# -- k-core --------------------------------------------------------------------------------------------------
-
-
-def k_core(data: Interactions, users: int = 5, items: int = 5) -> Interactions:
-    """The largest part in which every user has at least `users` items and every item at least `items` users.
-
-    Dropping a weak user may weaken an item and the other way round, so it is repeated until nothing changes.
-
-    Parameters
-    ----------
-    data
-        The interactions to filter.
-    users
-        How many items a user must have; 0 for no limit.
-    items
-        How many users an item must have; 0 for no limit.
-
-    Returns
-    -------
-    Interactions
-        The core, its contiguous ids without gaps.
-
-    Examples
-    --------
-    >>> hdccf.k_core(hdccf.load("ml-100k"), users=10, items=10)
-    """
-    for name, least in (("users", users), ("items", items)):
-        if least < 0:
-            raise ConfigError(f"{name}={least} is impossible in a k-core; give 0 (no limit) or more")
-    rows, of_user, of_item, weak = np.arange(len(data)), data.users, data.items, True
-    while weak:
-        strong = (np.bincount(of_user) >= users)[of_user] & (np.bincount(of_item) >= items)[of_item]
-        weak = not strong.all()
-        if weak:
-            rows, of_user, of_item = rows[strong], of_user[strong], of_item[strong]
-    if not len(rows):
-        raise DataError(
-            f"nothing is left of {len(data):,} pairs in the core of {users} items a user and {items} users "
-            "an item; ask for a smaller core"
-        )
-    return data.subset(rows).compact()
 
 
 # -- ways to split -------------------------------------------------------------------------------------------
@@ -374,9 +349,9 @@ def predefined_split(
     """
     if overlap not in OVERLAP:
         raise ConfigError(f"overlap={overlap!r} is unknown; choose one of {list(OVERLAP)}")
-    first = _opened(train, reading)
+    first = read(train, **reading)
     none = first.subset(np.zeros(len(first), np.bool_))
-    given = [first, *(none if part is None else _opened(part, reading) for part in (validation, test))]
+    given = [first, *(none if part is None else read(part, **reading) for part in (validation, test))]
     aligned = align(given)
     known = np.empty(0, np.int64)
     dropped = 0
@@ -423,14 +398,6 @@ def _made(parts: list[Interactions], method: str, facts: dict[str, int], progres
     for remark in split.remarks() if progress else ():
         note(remark)
     return split
-
-
-def _opened(part: Any, reading: dict[str, Any]) -> Interactions:
-    if isinstance(part, Interactions):
-        return part
-    from hdccf.data.read import read  # not at the top: splits of interactions need no reader
-
-    return read(part, **reading)
 
 
 def _check_shares(validation: float, test: float) -> None:

@@ -25,7 +25,7 @@ from hdccf.data.split import Split
 from hdccf.distributed import worker
 from hdccf.distributed.store import Store, file_system_of, write_store
 from hdccf.distributed.worker import BEST, METRICS, STATE, fetched, newest
-from hdccf.errors import ConfigError, RunError, TrainingError
+from hdccf.errors import ConfigError, RunError, TrainingError, one_line
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.recommend.recommender import Recommender, load_run
@@ -179,8 +179,8 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
             raise RunError(f"interrupted; go on with: hdccf train --resume {run.path}") from cause
         except train.TrainingFailedError as cause:
             raise TrainingError(
-                f"the workers failed more than {cluster.retries} times, at last with {_one_line(cause)}; "
-                f"go on with: hdccf train --resume {run.path}"
+                f"the workers failed more than {cluster.retries} times, at last with "
+                f"{one_line(cause)[:300]}; go on with: hdccf train --resume {run.path}"
             ) from cause
     return dict(result.return_value or {"error": "the workers gave nothing back; look at Ray's logs"})
 
@@ -243,7 +243,7 @@ def connected(cluster: Cluster, *, progress: bool) -> Iterator[None]:
             ray.init(address=cluster.address, **shared)
     except (ConnectionError, ValueError) as cause:
         raise ConfigError(
-            f"no Ray cluster answers at {cluster.address!r} ({_one_line(cause)}); "
+            f"no Ray cluster answers at {cluster.address!r} ({one_line(cause)[:300]}); "
             "start one with: ray start --head"
         ) from cause
     with redirect_stderr(LogFilter(sys.stderr)), redirect_stdout(LogFilter(sys.stdout)):
@@ -264,10 +264,6 @@ def storage_of(run: RunFolder, cluster: Cluster) -> str:
     if cluster.storage is None:
         return str(run.path.resolve() / "ray")
     return f"{cluster.storage.rstrip('/')}/{run.path.name}-{run.config['split']['fingerprint']}"
-
-
-def _one_line(cause: BaseException) -> str:
-    return " ".join(str(cause).split())[:300]
 
 
 _OF_A_PROCESS = re.compile(r"^(?:\x1b\[\d+m)?\([^)]*pid=[^)]*\)(?:\x1b\[0m)? ?(.*)$", re.DOTALL)
@@ -313,7 +309,7 @@ class Reporter(train.UserCallback):  # type: ignore[misc]
 
 def describe(failures: dict[int, Exception], workers: int, timeout: float) -> str:
     """Which worker died, hangs or failed, from the exceptions of all."""
-    texts = {rank: " ".join(str(failure).split()) for rank, failure in failures.items()}
+    texts = {rank: one_line(failure) for rank, failure in failures.items()}
     silent = sorted(set(range(workers)) - set(failures))
     dead = [rank for rank, text in texts.items() if "died" in text or "ActorDiedError" in text]
     if dead:

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from hdccf.data.graph import Along, Graph, Neighbours, expand
+from hdccf.data.graph import Along, Drawn, Graph, Neighbours, Nodes, PerPair, expand
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.distributed.store import Shard, Store
@@ -110,7 +110,7 @@ class TorchProcessGroup:
         """A number of every process."""
         return self.all_gather_ints(torch.tensor([number]), purpose)[:, 0].tolist()
 
-    def all_gather_ints(self, own: Int64[Tensor, " n"], purpose: str) -> Int64[Tensor, "size n"]:
+    def all_gather_ints(self, own: PerPair, purpose: str) -> Int64[Tensor, "size n"]:
         """A row of whole numbers of every process, of equal lengths."""
         table = own.new_zeros(self.size, len(own))
         table[self.rank] = own
@@ -227,22 +227,18 @@ class ShardedNeighbours(Neighbours):
     def at(self, entries: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return _lookup(self.flat, entries, int(self.starts[self.first]), self.group)
 
-    def others_at(
-        self, nodes: Int64[Tensor, " b"], ranks: Int64[Tensor, "b size"]
-    ) -> Int64[Tensor, "b size"]:
+    def others_at(self, nodes: Nodes, ranks: Drawn) -> Drawn:
         mine, found = self._owned(nodes), torch.zeros_like(ranks, dtype=torch.int32)
         if len(mine):
             found[mine] = self.own.others_at(nodes[mine] - self.first, ranks[mine]).int()
         return self.group.all_reduce_in_place(found, _PURPOSE).long()
 
-    def contains(self, nodes: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
+    def contains(self, nodes: PerPair, columns: PerPair) -> Bool[Tensor, " n"]:
         mine, found = self._owned(nodes), torch.zeros(len(nodes), dtype=torch.uint8)
         found[mine] = self.own.contains(nodes[mine] - self.first, columns[mine]).byte()
         return self.group.all_reduce_in_place(found, _PURPOSE).bool()
 
-    def within(
-        self, nodes: Int64[Tensor, " b"], columns: Int64[Tensor, " c"] | None
-    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Int64[Tensor, " n"]]:
+    def within(self, nodes: Nodes, columns: Int64[Tensor, " c"] | None) -> tuple[PerPair, PerPair, PerPair]:
         mine = self._owned(nodes)
         rows, places, entries = self.own.within(nodes[mine] - self.first, columns)
         answer = torch.stack([mine[rows], places, entries + int(self.starts[self.first])], 1)
@@ -258,7 +254,7 @@ class ShardedNeighbours(Neighbours):
         every[self.first : self.last] = self.own.sums(vectors)
         return self.group.all_reduce_in_place(every, _PURPOSE)
 
-    def _lengths(self, nodes: Int64[Tensor, " b"]) -> list[int]:
+    def _lengths(self, nodes: Nodes) -> list[int]:
         """How many neighbours of these nodes each process has."""
         owners = torch.searchsorted(self._lasts, nodes, right=True)
         sums = torch.zeros(self.group.size, dtype=torch.int64)
@@ -276,7 +272,7 @@ class ShardedNeighbours(Neighbours):
         starts = self.starts[self.first : self.last + 1]
         return Neighbours(starts - starts[0], self.flat, self.n_columns)
 
-    def _owned(self, nodes: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
+    def _owned(self, nodes: PerPair) -> Int64[Tensor, " m"]:
         return ((nodes >= self.first) & (nodes < self.last)).nonzero().squeeze(1)
 
     def to(self, device: torch.device) -> "ShardedNeighbours":
@@ -290,28 +286,19 @@ class ShardedValues:
     own: Float[Tensor, " own"]
     first: int
     group: TorchProcessGroup
+    all_one: bool
+    """Then no process needs to ask another."""
 
     @property
     def dtype(self) -> torch.dtype:
         return self.own.dtype
 
     def __getitem__(self, entries: Int64[Tensor, "*n"], /) -> Tensor:
+        if self.all_one:
+            return torch.ones(entries.shape, dtype=self.dtype)
         return _lookup(self.own, entries, self.first, self.group)
 
-    def index_select(self, dim: int, index: Int64[Tensor, " n"]) -> Tensor:
-        return self[index]
-
-
-@dataclass(frozen=True)
-class UnitValues:
-    """A number for each pair where all are one, which needs no communication."""
-
-    dtype: torch.dtype
-
-    def __getitem__(self, entries: Int64[Tensor, "*n"], /) -> Tensor:
-        return torch.ones(entries.shape, dtype=self.dtype)
-
-    def index_select(self, dim: int, index: Int64[Tensor, " n"]) -> Tensor:
+    def index_select(self, dim: int, index: PerPair) -> Tensor:
         return self[index]
 
 
@@ -329,17 +316,17 @@ class ShardedGraph(Graph):
     def to(self, device: torch.device) -> "ShardedGraph":
         return self
 
-    def users_at(self, entries: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+    def users_at(self, entries: PerPair) -> PerPair:
         return torch.searchsorted(self.items_of.starts, entries, right=True) - 1
 
     def along(self, own: Float[Tensor, " own"]) -> Along:
-        if not any(self.group.all_gather_int(int(bool((own != 1).any())), _PURPOSE)):
-            return UnitValues(own.dtype)
-        return ShardedValues(own, int(self.items_of.starts[self.items_of.first]), self.group)
+        others = self.group.all_gather_int(int((own != 1).any()), _PURPOSE)
+        first = int(self.items_of.starts[self.items_of.first])
+        return ShardedValues(own, first, self.group, all_one=not any(others))
 
     def histories(
         self, users: Int64[Tensor, " r"], weights: Along | None
-    ) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"] | None]:
+    ) -> tuple[PerPair, Float[Tensor, " n"] | None]:
         """The histories of this process's users: all processes answer all queries, and each takes its own."""
         asked = self.group.all_gather_ragged(users, _PURPOSE)
         starts, degrees = self.items_of.starts, self.items_of.degrees
@@ -350,9 +337,7 @@ class ShardedGraph(Graph):
             return items, None
         return items, torch.split(weights[entries], lengths)[self.group.rank]
 
-    def weights_at(
-        self, users: Int64[Tensor, " n"], items: Int64[Tensor, " n"], weights: Along
-    ) -> Float[Tensor, " n"]:
+    def weights_at(self, users: PerPair, items: PerPair, weights: Along) -> Float[Tensor, " n"]:
         asked = self.group.all_gather_ragged(torch.stack([users, items], 1), _PURPOSE)
         pairs = torch.cat(asked)
         mine = self.items_of._owned(pairs[:, 0])
@@ -363,7 +348,7 @@ class ShardedGraph(Graph):
         return torch.split(found, [len(each) for each in asked])[self.group.rank]
 
     def squares(self, weights: Along | None) -> Float64[Tensor, " users"]:
-        if not isinstance(weights, ShardedValues):
+        if not isinstance(weights, ShardedValues) or weights.all_one:
             return self.items_of.degrees.double()
         own = self.items_of.own
         users = torch.repeat_interleave(own.degrees) + self.items_of.first

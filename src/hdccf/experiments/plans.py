@@ -10,8 +10,8 @@ import numpy as np
 
 from hdccf.config import Settings, read_toml
 from hdccf.data import datasets
-from hdccf.data.interactions import Interactions
-from hdccf.data.split import Split, k_core, leave_one_out
+from hdccf.data.interactions import k_core
+from hdccf.data.split import Split, leave_one_out
 from hdccf.errors import ConfigError
 from hdccf.experiments.tuning import read_origin
 from hdccf.models import TUNED, entry_named
@@ -111,22 +111,7 @@ def open_split(dataset: str, *, folder: Path | None = None, progress: bool = Fal
 def all_training(split: Split) -> Split:
     """The same split with the validation part as training data: the last training before a test."""
     nothing = split.validation.subset(np.zeros(0, np.int64))
-    return replace(split, train=with_validation(split), validation=nothing)
-
-
-def with_validation(split: Split) -> Interactions:
-    """Training and validation pairs together, under the same ids."""
-    first, second = split.train, split.validation
-    timed = first.times is not None and second.times is not None
-    return Interactions.from_codes(
-        np.concatenate((first.users, second.users)),
-        np.concatenate((first.items, second.items)),
-        user_ids=first.user_ids,
-        item_ids=first.item_ids,
-        times=np.concatenate((first.times, second.times)) if timed else None,  # type: ignore[arg-type]
-        counts=np.concatenate((first.counts, second.counts)),
-        titles=first.titles,
-    )
+    return replace(split, train=split.joined("train", "validation"), validation=nothing)
 
 
 # -- rows ----------------------------------------------------------------------------------------------------

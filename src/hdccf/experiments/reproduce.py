@@ -27,7 +27,7 @@ from hdccf.evaluation import Evaluation, evaluate
 from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.experiments import plans
 from hdccf.experiments.figures import densities_of, draw_bars, draw_densities, draw_sweeps
-from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name, with_validation
+from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name
 from hdccf.experiments.studies import cut_half_a_line
 from hdccf.experiments.tables import Outcome, Record, Results, write_study, write_table
 from hdccf.models import entry_named
@@ -373,7 +373,7 @@ def _training_facts(folder: Path) -> Record:
 def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
     """The same weights, with each user's validation items as the end of their history."""
     generator = generator_for(fitted.seed, "initial values")
-    model = entry_named(fitted.name).build(fitted.settings, with_validation(split), generator)
+    model = entry_named(fitted.name).build(fitted.settings, split.joined("train", "validation"), generator)
     model.load_state_dict(fitted.model.state_dict())
     return model.scorer()
 

@@ -125,10 +125,6 @@ class Index:
             f"recall@{_K} {self.recall:.3f} against exact scoring with {self.proposals} proposals"
         )
 
-    def propose(self, scorer: Scorer, rows: Int64[Tensor, " b"], pool: int) -> Int64[Tensor, "b p"]:
-        """The `pool` items that are probably the best of each row, most probable first; −1 fills up."""
-        return torch.from_numpy(self._proposed(scorer, rows, pool))
-
     def best(self, scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
         """Proposed, re-scored, cleared of what is unwanted; rows left with too few are done exactly."""
         few = wanted.allowed is not None and int(wanted.allowed.sum()) < self.n_items // 2
@@ -152,22 +148,23 @@ class Index:
                 done += len(rows_again)
             yield Best(block, items, best)
 
-    def _proposed(self, scorer: Scorer, rows: Int64[Tensor, " b"], pool: int) -> NDArray[np.int64]:
+    def propose(self, scorer: Scorer, rows: Int64[Tensor, " b"], pool: int) -> Int64[Tensor, "b p"]:
+        """The `pool` items that are probably the best of each row, most probable first; −1 fills up."""
         pool = min(pool, len(self._items))
         if not len(rows):
-            return np.empty((0, pool), np.int64)
+            return torch.empty((0, pool), dtype=torch.int64)
         found = self._codes.best(self._user_points(scorer, rows), pool)
         proposed = np.where(found < 0, -1, self._items[found])
         filtered = scorer.filtered if isinstance(scorer, CalibratedScorer) else None
         if filtered is None:
-            return proposed
+            return torch.from_numpy(proposed)
         # Rare co-occurrences are what the vectors do not know: the filter proposes its own best.
         more = np.full((len(rows), self._FILTERED), -1, np.int64)
         for row, (user, known) in enumerate(zip(rows.tolist(), proposed, strict=True)):
             own = filtered.candidates(user, self._FILTERED)
             own = own[~np.isin(own, known)]
             more[row, : len(own)] = own
-        return np.hstack([proposed, more])
+        return torch.from_numpy(np.hstack([proposed, more]))
 
     def _user_points(self, scorer: Scorer, users: Int64[Tensor, " b"]) -> Points:
         vectors = vectors_of(scorer)
@@ -187,7 +184,7 @@ class Index:
         self, scorer: Scorer, rows: Int64[Tensor, " b"], best: NDArray[np.int64], pool: int
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where each of the best is among the proposals of its row, and whether it is."""
-        proposed = self._proposed(scorer, rows, pool)
+        proposed = self.propose(scorer, rows, pool).numpy()
         places, found = np.zeros(best.shape, np.int64), np.zeros(best.shape, np.bool_)
         for column in range(best.shape[1]):
             same = proposed == best[:, column, None]

@@ -10,7 +10,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.data.interactions import Interactions
-from hdccf.data.split import PARTS, Split
 from hdccf.errors import ConfigError, DataError
 from hdccf.recommend.candidates import Best
 
@@ -46,47 +45,27 @@ class Vocabulary:
 
     def codes(self, ids: Ids) -> Codes:
         """All of them, or an error that names the first unknown one."""
-        if isinstance(ids, str | int):
-            raise ConfigError(f"{self.kind}s={ids!r} is one id; give a list of them, as in [{ids!r}]")
-        found = np.empty(len(ids), np.int64)
-        for place, own in enumerate(ids):
-            code = self.find(own)
-            if code is None:
-                examples = self.ids.head(3).to_list()
-                raise DataError(
-                    f"{self.kind} {own!r} is not in {self.where}; known are for example {examples}"
-                )
-            found[place] = code
-        return found
+        found = self._found(ids)
+        if None in found:
+            unknown = ids[found.index(None)]
+            examples = self.ids.head(3).to_list()
+            raise DataError(
+                f"{self.kind} {unknown!r} is not in {self.where}; known are for example {examples}"
+            )
+        return np.array(found, np.int64)
 
-    def known(self, ids: Iterable[Any]) -> Codes:
+    def known(self, ids: Ids) -> Codes:
         """Those that are known; the others are left out."""
+        return np.array([code for code in self._found(ids) if code is not None], np.int64)
+
+    def _found(self, ids: Ids) -> list[int | None]:
         if isinstance(ids, str | int):
             raise ConfigError(f"{self.kind}s={ids!r} is one id; give a list of them, as in [{ids!r}]")
-        found = (self.find(own) for own in ids)
-        return np.array([code for code in found if code is not None], np.int64)
+        return [self.find(own) for own in ids]
 
 
 Lists = Sequence[Ids]
 """One list of ids for each new user, or for each new item."""
-
-
-def all_events(split: Split) -> Interactions:
-    """All parts in order of time, or one part after the other where there are no times.
-
-    Held-out events are hidden from training, but they are part of the history.
-    """
-    parts = [split.part(name) for name in PARTS]
-    times = [part.times for part in parts if part.times is not None]
-    return Interactions.from_codes(
-        np.concatenate([part.users for part in parts]),
-        np.concatenate([part.items for part in parts]),
-        user_ids=split.train.user_ids,
-        item_ids=split.train.item_ids,
-        times=np.concatenate(times) if len(times) == len(parts) else None,
-        counts=np.concatenate([part.counts for part in parts]),
-        titles=split.train.titles,
-    )
 
 
 def histories_of(lists: Lists, vocabulary: Vocabulary, whose: str) -> Interactions:

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, DataError
 from hdccf.losses.diagnostics import NegativeShares
@@ -139,8 +138,7 @@ def _in_units(
             if not left.any():
                 continue
             units = units_of(row[left])
-            liked = np.concatenate([split.validation.by_user.of(user), split.test.by_user.of(user)])
-            positive.append(units.of(row[liked]))
+            positive.append(units.of(row[_held_out(split, int(user))]))
             drawn = generator.choice(np.flatnonzero(left), min(each, int(left.sum())), replace=False)
             unobserved.append(units.of(row[drawn]))
             n_unobserved += int(left.sum())
@@ -172,14 +170,7 @@ class UserNegatives:
 
 
 def negatives_of(
-    lens: Lens,
-    model: Model,
-    scorer: Scorer,
-    split: Split,
-    user: int,
-    *,
-    k: int,
-    omega: float,
+    lens: Lens, model: Model, scorer: Scorer, split: Split, user: int, *, k: int, omega: float
 ) -> UserNegatives:
     """The k hardest unobserved items of a user; `scorer` is the one that `lens` was made with."""
     scores = scorer.score_block(torch.tensor([user]))[0]
@@ -194,7 +185,6 @@ def negatives_of(
     hardest = np.argsort(np.where(left, -values, np.inf), kind="stable")[: min(k, int(left.sum()))]
     with torch.no_grad():
         shares = model.negative_shares(scores, observed)
-    later = np.isin(hardest, _later(split.validation, split.test, user))
     grid = np.linspace(float(values.min()), float(values.max()), GRID)
     curves = {"unobserved": _curve(values[left], grid)}
     if len(had) > 1:
@@ -205,7 +195,7 @@ def negatives_of(
         scores=values[hardest],
         probabilities=probabilities[hardest],
         shares=None if shares is None else shares.shares.double().numpy()[hardest],
-        held_out=later,
+        held_out=np.isin(hardest, _held_out(split, user)),
         all_shares=shares,
         expected=float(probabilities[left].sum()),
         grid=grid,
@@ -213,8 +203,8 @@ def negatives_of(
     )
 
 
-def _later(validation: Interactions, test: Interactions, user: int) -> NDArray[np.int32]:
-    return np.concatenate([validation.by_user.of(user), test.by_user.of(user)])
+def _held_out(split: Split, user: int) -> NDArray[np.int32]:
+    return np.concatenate([split.validation.by_user.of(user), split.test.by_user.of(user)])
 
 
 def _curve(points: Values, grid: Values) -> Values:

@@ -23,7 +23,7 @@ from hdccf.models.calibration import Calibration
 from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
-from hdccf.recommend.frames import Ids, Lists, Vocabulary, all_events, histories_of, listed, titled
+from hdccf.recommend.frames import Ids, Lists, Vocabulary, histories_of, listed, titled
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.similar import Relation, best_related, relation
 
@@ -95,8 +95,8 @@ class Recommender:
 
     @cached_property
     def events(self) -> Interactions:
-        """All parts of the split in order of time."""
-        return all_events(self.split)
+        """All parts of the split in order of time: what was held out from training is part of the history."""
+        return self.split.joined()
 
     @cached_property
     def _seen(self) -> Neighbours:

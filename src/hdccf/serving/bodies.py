@@ -211,11 +211,8 @@ class Similar(Answer):
     lists: list[SimilarList]
 
 
-class ScoredPair(BaseModel):
+class ScoredPair(ScoredItem):
     user: int | str
-    item: int | str
-    score: float
-    title: str | None = None
 
 
 class Scored(Answer):
