@@ -73,7 +73,7 @@ def test_a_row_that_is_refused_leaves_no_line(
 def test_the_default_names_the_candidate_that_won(
     defaults: Any, split: hdccf.Split, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = {"embedding_dim": 4, "epochs": 4, "user_vector": "free"}
+    quick: dict[str, Any] = {"embedding_dim": 4, "epochs": 4, "user_vector": "free"}
     candidates = {name: hdccf.HDCCF(temperature=tau, **quick) for name, tau in (("a", 0.1), ("b", 0.5))}
     monkeypatch.setattr(defaults, "automatic_candidates", lambda train, **_: candidates)
     model, told = defaults.fit_default(split, None, 0)

@@ -26,7 +26,7 @@ _DENSE_SCORES = 1 << 27
 """Scores that the search keeps: half a gigabyte. With very many items fewer users are ranked."""
 _FEWEST_USERS = 200
 _ROWS_AT_ONCE = 256
-_FILTER_WEIGHTS = (0.05, 0.1, 0.2, 0.4, 0.8)
+_FILTER_WEIGHTS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 _DIAL = (-1.0, -0.5, 0.5)
 _DIAL_STEPS = (0.25, 0.12)
 _ROUNDS = 2
