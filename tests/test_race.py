@@ -17,6 +17,7 @@ from hdccf.errors import ConfigError
 from hdccf.models.ease import EASE
 from hdccf.models.hdccf.settings import HDCCF, automatic_candidates
 from hdccf.recommend.run_folder import RunFolder
+from hdccf.report import report
 from hdccf.training.fit import fit, resume
 from hdccf.training.race import Evaluated, explain_choice, race, read_race, sample_for_race
 from hdccf.training.state import TrainingState
@@ -121,6 +122,9 @@ def test_a_fit_keeps_the_race_and_the_best_candidate(tmp_path: Path) -> None:
         assert fitted.model.state_dict()[name].equal(tensor)
     assert folder.metrics()[0]["epoch"] == CANDIDATES[best.candidate].evaluate_every
     loaded = hdccf.load_run(tmp_path / "run")
+    text = report(loaded)
+    assert f"Chosen on validation: {best.candidate}." in text
+    assert all(name in text for name in CANDIDATES)
     assert loaded.recommend(["u0"], k=3).equals(fitted.recommend(["u0"], k=3))
     in_memory = fit(split, CANDIDATES)
     assert in_memory.settings == fitted.settings

@@ -16,6 +16,7 @@ from hdccf.files import atomic_file, locked
 from hdccf.recommend.lens import GRID, density, estimate
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder, data_facts, facts_of, settings_table
+from hdccf.training.race import read_race
 
 EXAMPLES = (0.25, 0.5, 0.75)
 """Quantiles of activity whose users are shown."""
@@ -44,6 +45,7 @@ def report(known: Recommender, *, progress: bool = False) -> str:
     sections = [
         _summary(run, evaluation),
         _data(known),
+        *_candidates(known),
         *_training(run),
         _groups(evaluation),
         _negatives(known),
@@ -83,6 +85,17 @@ def _data(known: Recommender) -> str:
     head = ["training pairs of a", *spreads[0][1]]
     spread = table(head, [(name, *values.values()) for name, values in spreads if values])
     return section("Data", table(["", "figure"], rows), heading("How unevenly they are spread"), spread)
+
+
+def _candidates(known: Recommender) -> list[str]:
+    """The configurations that were compared, where the settings were chosen automatically."""
+    lines = read_race(RunFolder.open(known.path).race)
+    if not lines:
+        return []
+    rows = [(line.round, line.candidate, line.epoch, line.value, line.gain, line.seconds) for line in lines]
+    head = ["round", "candidate", "epochs", "validation", "gain of the last doubling", "seconds"]
+    chosen = paragraph(f"Chosen on validation: {known.config['chosen']}.")
+    return [section("Candidates", chosen, table(head, rows, texts=2))]
 
 
 def _training(run: dict[str, Any]) -> list[str]:
