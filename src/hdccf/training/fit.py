@@ -354,7 +354,7 @@ def validator_for(split: Split, settings: Settings, calibrator: Calibrator | Non
         metric = settings.validation_metric
         if calibrator is not None:
             facts = calibrator(settings, model.scorer()).facts
-            return {metric: facts["after"], f"{metric}, not calibrated": facts["before"]}
+            return {metric: facts["after"], "uncalibrated": facts["before"]}
         assert ranker is not None  # noqa: S101 - there is a validation part
         protocol, name = parse_metric(metric)
         return {metric: ranker.measure(model.scorer(), (name,), (protocol,))[protocol][name]}

@@ -327,6 +327,8 @@ _ROWS = 1024
 """Places of histories in a step of the attention encoder; more make fewer steps, fewer make noisy ones."""
 _MANY_USERS = 10_000
 """With as many, vectors that see a user once an epoch get many steps an epoch, and smaller ones do."""
+_MANY_ITEMS = 4_000
+"""With as many, attention takes longer vectors and a smaller temperature (decision 19)."""
 _USERS_SEEN = 40_000
 """Users between two evaluations of such vectors: few users take many epochs."""
 _KINDS = ("user_vector", "history_encoder", "similarity")
@@ -344,35 +346,33 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
         Settings that all candidates have; a candidate that cannot have them is left out.
     """
     degrees = train.by_user.degrees
-    common: dict[str, Any] = {"block_items": 2048, "patience": 4}
+    common: dict[str, Any] = {"block_items": 2048, "patience": 3}
     sharp: dict[str, Any] = {"temperature": 0.07}
     many = train.n_users >= _MANY_USERS
     once: dict[str, Any] = {
         **common,
         "epochs": 200,
+        "patience": 5,
         "block_users": 256 if many else 128,
         "learning_rate": 3e-4 if many else 1e-3,
         "evaluate_every": max(2, min(10, _USERS_SEEN // max(train.n_users, 1))),
     }
     free = {**once, "user_vector": "free", "user_side": 0.0, "init_std": 0.25}
-    attention = {
-        **PRESETS["attention"],
-        **common,
-        "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
-        "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
-    }
     tried: dict[str, dict[str, Any]] = {
         "free": free,
         "free (τ 0.07)": {**free, **sharp},
         "free (popularity)": {**free, "similarity": "popular"},
     }
     if train.times is not None and bool((degrees >= 2).any()):
-        tried = {
-            "attention": attention,
-            "attention (128)": {**attention, **sharp, "embedding_dim": 128, "learning_rate": 1e-3},
-            "history": {**once, "user_vector": "history"},
-            "free": free,
+        attention = {
+            **PRESETS["attention"],
+            **common,
+            "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
+            "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
         }
+        if train.n_items >= _MANY_ITEMS:
+            attention |= {**sharp, "embedding_dim": 128, "learning_rate": 1e-3}
+        tried = {"attention": attention, "history": {**once, "user_vector": "history"}, "free": free}
     found = dict[str, HDCCF]()
     for name, values in tried.items():
         own = HDCCF(**values)
