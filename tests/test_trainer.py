@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,10 +25,11 @@ from hdccf.models.base import Model, Objective
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
+from hdccf.models.reference import Random
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
-from hdccf.training.fit import StopTraining, fit, resume
+from hdccf.training.fit import SplitValidator, StopTraining, fit, resume
 from hdccf.training.optim import Stepper
 from hdccf.training.state import TrainingState
 from training import KINDS, quick
@@ -140,7 +142,43 @@ def test_of_equal_epochs_the_first_is_selected(tmp_path: Path, monkeypatch: pyte
     assert [record["epoch"] for record in RunFolder.open(tmp_path / "run").metrics()] == [1, 2, 3]
 
 
-def test_training_stops_after_so_many_evaluations_without_a_new_best(tmp_path: Path) -> None:
+def test_a_model_that_has_not_left_chance_is_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, settings = small_split(), quick(epochs=9, patience=2)
+    chance = SplitValidator(split, settings).chance
+    for value, epochs in ((chance, 9), (chance + 1e-6, 3)):
+        measured = {"sampled": {"ndcg@10": value}}
+        monkeypatch.setattr("hdccf.evaluation.ranking.Ranker.measure", lambda *_, given=measured: given)
+        out = tmp_path / str(epochs)
+        fit(split, settings, out=out)
+        assert len(RunFolder.open(out).metrics()) == epochs
+
+
+def test_a_random_order_is_seldom_beyond_chance() -> None:
+    """Three standard errors of an upper bound of the variance; the expectation is that of many orders."""
+    split = small_split()
+    for metric in ("sampled:ndcg@10", "full:ndcg@10", "full:hr@5", "full:auc"):
+        protocol, name = metric.split(":")
+        validator = SplitValidator(split, quick(validation_metric=metric))
+        ranker = validator.ranker
+        assert ranker is not None
+        values = np.array(
+            [
+                ranker.measure(fit(split, Random(), seed=seed), (name,), (protocol,))[protocol][name]
+                for seed in range(60)
+            ]
+        )
+        expected = np.nanmean(ranker.chance(protocol, name))
+        assert abs(values.mean() - expected) < 4 * values.std() / np.sqrt(len(values))
+        assert values.max() < validator.chance < expected + 8 * values.std()
+
+
+def test_training_stops_after_so_many_evaluations_without_a_new_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There is little to learn in it: no value is clearly above chance.
+    monkeypatch.setattr(SplitValidator, "chance", -math.inf)
     for every, patience in ((1, 3), (2, 2)):
         settings = quick(epochs=60, patience=patience, evaluate_every=every, learning_rate=0.2)
         out = tmp_path / f"{every}"

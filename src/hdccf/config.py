@@ -233,7 +233,7 @@ class TrainingSettings(Settings):
     sparse_updates: bool = False
     """Update only the embedding rows that a step touched: faster where batches are far smaller."""
     patience: int = Field(default=10, ge=1)
-    """Evaluations without a new best before training stops."""
+    """Evaluations without a new best before training stops; none counts before the best is above chance."""
     evaluate_every: int = Field(default=1, ge=1)
     """Epochs between evaluations on the validation part."""
     validation_metric: str = VALIDATION_METRIC

@@ -186,7 +186,7 @@ def trained(
         loop.run(Board())
     finally:
         torch.set_default_dtype(torch.float32)
-    return [{**record, "seconds": 0} for record in log.records]
+    return [{**record, "seconds": 0, "chance": validator.chance} for record in log.records]
 
 
 class _Log(CheckpointStore):

@@ -3,14 +3,16 @@
 import math
 import time
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.config import FitOptions, Settings, TrainingSettings
+from hdccf.config import VALIDATION_METRIC, FitOptions, Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, RunError
@@ -22,7 +24,7 @@ from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.calibrate import calibrate_run, parse_metric
-from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
+from hdccf.training.loop import Diagnosis, Loop, StopTraining, Watch, beyond_chance, device_named
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
 from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
 from hdccf.training.warm_start import start_from
@@ -196,7 +198,7 @@ class _Training:
         loop = Loop(
             self.model,
             self.settings,
-            validator_for(self.split, self.settings),
+            SplitValidator(self.split, self.settings),
             CheckpointStore() if folder is None else FolderStore(folder),
             seed=self.seed,
             options=self.options,
@@ -232,18 +234,25 @@ class _Training:
         self.model.load_state_dict(self.best)
 
 
-def validator_for(split: Split, settings: Settings) -> Validator:
+class SplitValidator:
     """The settings' validation metric on the validation part of a split, which may be empty."""
-    ranker = Ranker(split, "validation") if len(split.validation) else None
 
-    def validate(model: Model) -> dict[str, float]:
-        if ranker is None or not isinstance(settings, TrainingSettings):
+    def __init__(self, split: Split, settings: Settings) -> None:
+        self.metric = getattr(settings, "validation_metric", VALIDATION_METRIC)
+        self.ranker = Ranker(split, "validation") if len(split.validation) else None
+
+    def __call__(self, model: Model) -> dict[str, float]:
+        if self.ranker is None:
             return {}
-        protocol, name = parse_metric(settings.validation_metric)
-        measured = ranker.measure(model.scorer(), (name,), (protocol,))
-        return {settings.validation_metric: measured[protocol][name]}
+        protocol, name = parse_metric(self.metric)
+        return {self.metric: self.ranker.measure(model.scorer(), (name,), (protocol,))[protocol][name]}
 
-    return validate
+    @cached_property
+    def chance(self) -> float:
+        if self.ranker is None:
+            return -math.inf
+        values = self.ranker.chance(*parse_metric(self.metric))
+        return beyond_chance(float(np.nansum(values)), int(np.count_nonzero(~np.isnan(values))))
 
 
 def result_of(state: TrainingState, validated: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,10 +31,19 @@ _WORTH_SHARING = 1 << 22
 
 T = TypeVar("T")
 Diagnosis = Callable[[Model, Any], dict[str, float]]
-Validator = Callable[[Model], dict[str, float]]
-"""The validation metric of a model, by its name; nothing where there is no validation part."""
 Watch = Callable[[dict[str, Any]], None]
 """Told of every evaluation, by the record that metrics.jsonl gets. It may raise `StopTraining`."""
+
+
+class Validator(Protocol):
+    """The validation metric of a model, by its name; nothing where there is no validation part."""
+
+    @property
+    def chance(self) -> float:
+        """The highest value that may be that of a random order (`beyond_chance`)."""
+        ...
+
+    def __call__(self, model: Model) -> dict[str, float]: ...
 
 
 class StopTraining(Exception):  # noqa: N818 - nothing went wrong
@@ -88,7 +97,7 @@ class Loop:
                 batch = self._epoch(started, display, interrupted)
                 record = self._end_of_epoch(batch)
                 if record is not None:
-                    display.evaluated(record, best=state.waited == 0)
+                    display.evaluated(record, best=state.best_epoch == record["epoch"])
                     board.add(record)
                     self.store.log(record)
                     try:
@@ -186,7 +195,8 @@ class Loop:
             if value > state.best_value:
                 state.best_value, state.best_epoch, state.waited = value, epoch, 0
                 self._remember_best()
-            else:
+            elif state.best_value > self.validate.chance:
+                # A model that orders items no better than chance has not begun to learn.
                 state.waited += 1
         state.finished = bool(last or state.waited >= settings.patience)
         state.epoch, state.step, state.sums = epoch + 1, 0, {}
@@ -250,6 +260,17 @@ class Loop:
             for group, stepper in self.steppers.items()
             for kind, optimizer in stepper.optimizers.items()
         ]
+
+
+def beyond_chance(total: float, count: float) -> float:
+    """The mean of `count` users' expected values in a random order, and three standard errors.
+
+    A value between 0 and 1 with the mean p has a variance of at most p(1 − p).
+    """
+    if not count:
+        return -math.inf
+    mean = total / count
+    return mean + 3 * math.sqrt(mean * (1 - mean) / count)
 
 
 def timed(clock: Clock, stage: str, values: Iterable[T]) -> Iterator[T]:
