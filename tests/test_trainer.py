@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from graphs import interactions, small_split
+from hdccf import parallel
 from hdccf.config import FitOptions, Settings
 from hdccf.console import Interruptible, TrainingDisplay
 from hdccf.data.split import Split, leave_one_out, predefined_split
@@ -238,11 +239,13 @@ def test_what_is_no_split_and_what_is_no_device_is_refused() -> None:
             fit(small_split(), quick(), options=FitOptions(device=device))
 
 
-def test_threads_are_what_was_asked_for() -> None:
+def test_threads_are_what_was_asked_for(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        fit(small_split(), quick(epochs=1), options=FitOptions(threads=2))
-        assert torch.get_num_threads() == 2
+        torch.set_num_threads(3)
+        fit(small_split(), quick(epochs=1), out=tmp_path / "run", options=FitOptions(threads=2))
+        assert RunFolder.open(tmp_path / "run").options.threads == 2
+        assert torch.get_num_threads() == 3  # for whoever called
     finally:
         torch.set_num_threads(before)
 
@@ -261,9 +264,39 @@ def test_small_steps_stay_on_one_thread(worth: int, expected: int, monkeypatch: 
     try:
         fit(small_split(), BPR(epochs=1), options=FitOptions(threads=2))
         assert set(seen) == {expected}
-        assert torch.get_num_threads() == 2  # what is evaluated may use them all
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("usable", "worth", "expected"),
+    [(2, 1 << 22, 1), (2, 1, 2), (1, 1, 1)],
+    ids=["small", "large", "limited"],
+)
+def test_threads_are_chosen_by_size_and_by_the_processors_that_may_be_used(
+    usable: int, worth: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdccf.training.loop.processors", lambda: usable)
+    monkeypatch.setattr("hdccf.training.loop._WORTH_SHARING", worth)
+    before, seen = torch.get_num_threads(), set()
+    try:
+        torch.set_num_threads(2)
+        for number, settings in enumerate((quick("block", epochs=1), BPR(epochs=1))):
+            run = tmp_path / str(number)
+            fit(small_split(), settings, out=run, on_evaluation=lambda _: seen.add(torch.get_num_threads()))
+            assert RunFolder.open(run).options.threads == expected
+        assert seen == {expected}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_quota_limits_the_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(parallel, "QUOTA", tmp_path / "cpu.max")
+    assert parallel.processors() == 4
+    for text, expected in (("max 100000", 4), ("250000 100000", 2), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text)
+        assert parallel.processors() == expected
 
 
 class Fake(Settings):

@@ -311,7 +311,8 @@ class FitOptions(Options):
     device: str = "cpu"
     """cpu, or cuda where there is one."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Processor threads; all if not given. Bits repeat for the same number."""
+    """Processor threads; if not given all that the process may use, or one for small data, where more are
+    slower. Bits repeat for the same number."""
     checkpoint_minutes: float = Field(default=5.0, ge=0)
     """Save at least this often."""
     checkpoint_epochs: int = Field(default=10, ge=1)

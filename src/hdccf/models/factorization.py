@@ -117,7 +117,7 @@ class SSM(_OnBlocksToo):
 
     learning_rate: float = Field(default=4e-3, gt=0)
     """Step size; too large and the loss jumps, too small and early stopping comes before the best."""
-    sampler: Literal["uniform", "popularity", "in-batch", "dynamic", "irgan", "sd-gar", "block"] = "block"  # type: ignore[assignment]
+    sampler: Literal["uniform", "popularity", "in-batch", "dynamic", "irgan", "sd-gar", "block"] = "block"
     """Where the negatives come from: `block`, all items of a block, for all positives of its users at once;
     `uniform`, some for each positive (as published), at many times the cost; or another source."""
     start: Literal["random", "spectral"] = "spectral"

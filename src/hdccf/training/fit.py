@@ -24,7 +24,16 @@ from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.calibrate import calibrate_run, parse_metric
-from hdccf.training.loop import Diagnosis, Loop, StopTraining, Watch, beyond_chance, device_named
+from hdccf.training.loop import (
+    Diagnosis,
+    Loop,
+    StopTraining,
+    Watch,
+    at_most,
+    automatic_threads,
+    beyond_chance,
+    device_named,
+)
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
 from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
 from hdccf.training.warm_start import start_from
@@ -85,11 +94,9 @@ def fit(
             "fit takes a split; make one with hdccf.leave_one_out(data) or another split function"
         )
     options = options or FitOptions()
-    # Bits repeat for the same number of threads, so a run remembers how many there were.
-    options = options.changed(threads=options.threads or torch.get_num_threads())
     # What cannot be trained is refused before there is a folder of it.
     training = _Training(split, settings, seed, options, progress, diagnosis, on_evaluation)
-    about = about or {}
+    options, about = training.options, about or {}
     if init_from is not None:
         about = {**about, "init_from": training.start_from(init_from)}
     if out is None:
@@ -142,20 +149,30 @@ class _Training:
         on_evaluation: Watch | None = None,
     ) -> None:
         self.split, self.settings, self.seed, self.on_evaluation = split, settings, seed, on_evaluation
-        self.progress, self.options, self.diagnosis = progress, options, diagnosis
+        self.progress, self.diagnosis = progress, diagnosis
         self.run_folder: RunFolder | None = None
         if isinstance(settings, TrainingSettings):
             parse_metric(settings.validation_metric)  # before anything is built
         self.device = device_named(options.device)
-        if options.threads is not None:
-            torch.set_num_threads(options.threads)
         build = entry_named(name_of(settings)).build
-        self.model = build(settings, split.train, generator_for(seed, "initial values"))
+        with at_most(1):  # the model's size decides how many there are later
+            self.model = build(settings, split.train, generator_for(seed, "initial values"))
         self.model.to(self.device)
+        # Bits repeat for the same number of threads, so a run remembers how many there were.
+        threads = options.threads or automatic_threads(self.model, split.n_users * split.n_items)
+        self.options = options.changed(threads=threads)
         self.state, self.warm = TrainingState(), False
         self.best: dict[str, Tensor] = {}
 
     def run(self, folder: RunFolder | None) -> Recommender:
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.options.threads or before)
+        try:
+            return self._run(folder)
+        finally:
+            torch.set_num_threads(before)
+
+    def _run(self, folder: RunFolder | None) -> Recommender:
         self.run_folder = folder
         if self.model.groups:
             self._train()

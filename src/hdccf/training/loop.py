@@ -20,14 +20,15 @@ from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import Interruptible, TrainingDisplay, note
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.models.base import Model
-from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup, processors
 from hdccf.rng import generator_for
 from hdccf.training.optim import Rule, Stepper
 from hdccf.training.state import CheckpointStore, TrainingState
 from hdccf.training.telemetry import Board, Clock
 
 _WORTH_SHARING = 1 << 22
-"""So many numbers in a step, looked up or moved by the optimizer, are faster with several threads."""
+"""So many numbers in a step, looked up or moved by the optimizer, or so many scores to be ranked, are faster
+with several threads."""
 
 T = TypeVar("T")
 Diagnosis = Callable[[Model, Any], dict[str, float]]
@@ -112,7 +113,7 @@ class Loop:
         """The steps of the present epoch that are still to be done; gives its last batch."""
         state, batch = self.state, None
         drawn = self.model.batches(generator_for(self.seed, "epoch", state.epoch))
-        with at_most(self._threads_of_a_step()):
+        with at_most(torch.get_num_threads() if worth_sharing(self.model) else 1):
             for number, batch in enumerate(timed(self.clock, "sampling", drawn)):
                 if number < state.step:
                     continue  # done before the interruption; drawing it keeps the generator in step
@@ -125,15 +126,6 @@ class Loop:
                 elif due:
                     self._checkpoint()
         return batch
-
-    def _threads_of_a_step(self) -> int:
-        """One where waiting for each other would take longer than the work that is shared."""
-        threads, model = torch.get_num_threads(), self.model
-        if model.lookups_per_step is None:
-            return threads
-        moved = [parameter.numel() for group in model.groups.values() for parameter in group]
-        parameters = 0 if self.settings.sparse_updates else sum(moved)
-        return threads if parameters + model.lookups_per_step >= _WORTH_SHARING else 1
 
     def _step(self, batch: Any, number: int) -> bool:
         """One batch; says whether it is time for a checkpoint, of which the first process decides."""
@@ -260,6 +252,25 @@ class Loop:
             for group, stepper in self.steppers.items()
             for kind, optimizer in stepper.optimizers.items()
         ]
+
+
+def worth_sharing(model: Model) -> bool:
+    """Whether a step takes longer than several threads would wait for each other."""
+    if model.lookups_per_step is None:
+        return True
+    moved = [parameter.numel() for group in model.groups.values() for parameter in group]
+    parameters = 0 if getattr(model.settings, "sparse_updates", False) else sum(moved)
+    return parameters + model.lookups_per_step >= _WORTH_SHARING
+
+
+def automatic_threads(model: Model, n_scores: int) -> int:
+    """One where neither a step nor a ranking of so many scores gains from more; else one a processor.
+
+    By sizes alone, not by the machine's load: the same training has the same bits tomorrow.
+    """
+    available = min(torch.get_num_threads(), processors())
+    small = model.groups and not worth_sharing(model) and n_scores < _WORTH_SHARING
+    return 1 if small else available
 
 
 def beyond_chance(total: float, count: float) -> float:
