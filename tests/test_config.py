@@ -110,7 +110,7 @@ def test_every_preset_is_possible(preset: str) -> None:
 
 
 def test_the_papers_ablations_change_one_thing_each() -> None:
-    paper = HDCCF(**PRESETS["paper"]).model_dump()
+    paper = HDCCF(**PRESETS["paper-in-batch"]).model_dump()
     assert (paper["sampler"], paper["frequency_correction"], paper["recency_half_life"]) == (
         "in-batch",
         0.0,

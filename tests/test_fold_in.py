@@ -40,10 +40,10 @@ LEARNING: dict[str, Any] = {
 PAPER = {"temperature": 0.2, "embedding_dim": 8, "epochs": 2, "learning_rate": 0.05, "batch_size": 64}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "blocks": ("hdccf", {"user_vector": "free", "user_side": 0.0, "start": "random"}),
-    "paper": ("hdccf", {**MODELS["hdccf"].presets["paper"], **PAPER}),
+    "paper": ("hdccf", {**MODELS["hdccf"].presets["paper-in-batch"], **PAPER}),
     "block bpr": ("bpr", {"sampler": "block"}),
     "bpr": ("bpr", {}),
-    "ssm": ("ssm", {"sampler": "popularity"}),
+    "ssm": ("ssm", {"sampler": "popularity", "start": "random"}),
     "pmf": ("pmf", {}),
     "lightgcn": ("lightgcn", {"layers": 1}),
     "enmf": ("enmf", {"learning_rate": 0.1}),

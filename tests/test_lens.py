@@ -193,7 +193,7 @@ def test_shares_of_bpr_and_of_sampled_softmax() -> None:
         [losses.bpr_loss(one.expand_as(negatives), negatives).sum() for one in scores[observed]]
     )
     torch.testing.assert_close(found.shares[~observed], _gradient_shares(loss.sum(), negatives))
-    softmax = SSM(temperature=0.2)
+    softmax = SSM(temperature=0.2, sampler="uniform")
     made = MODELS["ssm"].build(softmax, train, torch.Generator().manual_seed(0))
     found = made.negative_shares(scores, observed)
     assert found is not None

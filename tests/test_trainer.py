@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from graphs import interactions, small_split
+from hdccf import parallel
 from hdccf.config import FitOptions, Settings
 from hdccf.console import Interruptible, TrainingDisplay
 from hdccf.data.split import Split, leave_one_out, predefined_split
@@ -24,10 +26,11 @@ from hdccf.models.base import Model, Objective
 from hdccf.models.factorization import BPR
 from hdccf.models.hdccf.model import HDCCFModel
 from hdccf.models.pairs import PairModel
+from hdccf.models.reference import Random
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
-from hdccf.training.fit import StopTraining, fit, resume
+from hdccf.training.fit import SplitValidator, StopTraining, fit, resume
 from hdccf.training.optim import Stepper
 from hdccf.training.state import TrainingState
 from training import KINDS, quick
@@ -140,7 +143,43 @@ def test_of_equal_epochs_the_first_is_selected(tmp_path: Path, monkeypatch: pyte
     assert [record["epoch"] for record in RunFolder.open(tmp_path / "run").metrics()] == [1, 2, 3]
 
 
-def test_training_stops_after_so_many_evaluations_without_a_new_best(tmp_path: Path) -> None:
+def test_a_model_that_has_not_left_chance_is_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, settings = small_split(), quick(epochs=9, patience=2)
+    chance = SplitValidator(split, settings).chance
+    for value, epochs in ((chance, 9), (chance + 1e-6, 3)):
+        measured = {"sampled": {"ndcg@10": value}}
+        monkeypatch.setattr("hdccf.evaluation.ranking.Ranker.measure", lambda *_, given=measured: given)
+        out = tmp_path / str(epochs)
+        fit(split, settings, out=out)
+        assert len(RunFolder.open(out).metrics()) == epochs
+
+
+def test_a_random_order_is_seldom_beyond_chance() -> None:
+    """Three standard errors of an upper bound of the variance; the expectation is that of many orders."""
+    split = small_split()
+    for metric in ("sampled:ndcg@10", "full:ndcg@10", "full:hr@5", "full:auc"):
+        protocol, name = metric.split(":")
+        validator = SplitValidator(split, quick(validation_metric=metric))
+        ranker = validator.ranker
+        assert ranker is not None
+        values = np.array(
+            [
+                ranker.measure(fit(split, Random(), seed=seed), (name,), (protocol,))[protocol][name]
+                for seed in range(60)
+            ]
+        )
+        expected = np.nanmean(ranker.chance(protocol, name))
+        assert abs(values.mean() - expected) < 4 * values.std() / np.sqrt(len(values))
+        assert values.max() < validator.chance < expected + 8 * values.std()
+
+
+def test_training_stops_after_so_many_evaluations_without_a_new_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # There is little to learn in it: no value is clearly above chance.
+    monkeypatch.setattr(SplitValidator, "chance", -math.inf)
     for every, patience in ((1, 3), (2, 2)):
         settings = quick(epochs=60, patience=patience, evaluate_every=every, learning_rate=0.2)
         out = tmp_path / f"{every}"
@@ -200,11 +239,13 @@ def test_what_is_no_split_and_what_is_no_device_is_refused() -> None:
             fit(small_split(), quick(), options=FitOptions(device=device))
 
 
-def test_threads_are_what_was_asked_for() -> None:
+def test_threads_are_what_was_asked_for(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        fit(small_split(), quick(epochs=1), options=FitOptions(threads=2))
-        assert torch.get_num_threads() == 2
+        torch.set_num_threads(3)
+        fit(small_split(), quick(epochs=1), out=tmp_path / "run", options=FitOptions(threads=2))
+        assert RunFolder.open(tmp_path / "run").options.threads == 2
+        assert torch.get_num_threads() == 3  # for whoever called
     finally:
         torch.set_num_threads(before)
 
@@ -223,9 +264,39 @@ def test_small_steps_stay_on_one_thread(worth: int, expected: int, monkeypatch: 
     try:
         fit(small_split(), BPR(epochs=1), options=FitOptions(threads=2))
         assert set(seen) == {expected}
-        assert torch.get_num_threads() == 2  # what is evaluated may use them all
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("usable", "worth", "expected"),
+    [(2, 1 << 22, 1), (2, 1, 2), (1, 1, 1)],
+    ids=["small", "large", "limited"],
+)
+def test_threads_are_chosen_by_size_and_by_the_processors_that_may_be_used(
+    usable: int, worth: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hdccf.training.loop.processors", lambda: usable)
+    monkeypatch.setattr("hdccf.training.loop._WORTH_SHARING", worth)
+    before, seen = torch.get_num_threads(), set()
+    try:
+        torch.set_num_threads(2)
+        for number, settings in enumerate((quick("block", epochs=1), BPR(epochs=1))):
+            run = tmp_path / str(number)
+            fit(small_split(), settings, out=run, on_evaluation=lambda _: seen.add(torch.get_num_threads()))
+            assert RunFolder.open(run).options.threads == expected
+        assert seen == {expected}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_quota_limits_the_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(parallel, "QUOTA", tmp_path / "cpu.max")
+    assert parallel.processors() == 4
+    for text, expected in (("max 100000", 4), ("250000 100000", 2), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text)
+        assert parallel.processors() == expected
 
 
 class Fake(Settings):

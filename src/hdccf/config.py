@@ -233,7 +233,7 @@ class TrainingSettings(Settings):
     sparse_updates: bool = False
     """Update only the embedding rows that a step touched: faster where batches are far smaller."""
     patience: int = Field(default=10, ge=1)
-    """Evaluations without a new best before training stops."""
+    """Evaluations without a new best before training stops; none counts before the best is above chance."""
     evaluate_every: int = Field(default=1, ge=1)
     """Epochs between evaluations on the validation part."""
     validation_metric: str = VALIDATION_METRIC
@@ -313,7 +313,8 @@ class FitOptions(Options):
     device: str = "cpu"
     """cpu, or cuda where there is one."""
     threads: int | None = Field(default=None, ge=1, le=1024)
-    """Processor threads; all if not given. Bits repeat for the same number."""
+    """Processor threads; if not given all that the process may use, or one for small data, where more are
+    slower. Bits repeat for the same number."""
     checkpoint_minutes: float = Field(default=5.0, ge=0)
     """Save at least this often."""
     checkpoint_epochs: int = Field(default=10, ge=1)

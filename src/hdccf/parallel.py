@@ -5,7 +5,10 @@ a stretch, and computes its *share* of every loss: the shares of all add up to t
 What needs the others' rows as well, as a column's sum does, goes through the process group, with gradients.
 """
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -66,3 +69,16 @@ class SingleProcess:
 
 
 SINGLE_PROCESS: ProcessGroup = SingleProcess()
+
+
+def processors() -> int:
+    """How many processors this process may really use: by its affinity and its control group's quota."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        # Version 2 of control groups: "max 100000", or the microseconds of every period.
+        quota, period = QUOTA.read_text(encoding="ascii").split()
+        usable = min(usable, max(1, int(quota) // int(period)))
+    return usable
+
+
+QUOTA = Path("/sys/fs/cgroup/cpu.max")

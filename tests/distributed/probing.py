@@ -44,7 +44,7 @@ _RELATIONS: dict[str, Any] = {
     "neighbours": 3,
 }
 _DEBIASED: dict[str, Any] = {"omega_items": 0.05, "omega_users": 0.1}
-_PAPER: dict[str, Any] = {**PRESETS["paper"], **_SMALL, **_AGED, "batch_size": 9, "neighbours": 3}
+_PAPER: dict[str, Any] = {**PRESETS["paper-in-batch"], **_SMALL, **_AGED, "batch_size": 9, "neighbours": 3}
 _HISTORY: dict[str, Any] = {**_BLOCK, "user_vector": "history", "recency_half_life": None}
 _ATTENTION: dict[str, Any] = {
     **_HISTORY,
@@ -91,7 +91,7 @@ CASES: dict[str, Settings] = {
     "bpr, dynamic": BPR(**_PAIRS, sampler="dynamic"),
     "bpr, spectral": BPR(**_PAIRS, start="spectral"),
     "bpr, block": BPR(**{**_PAIRS, "l2": 0.0, "sampler": "block", "block_users": 7}),
-    "ssm": SSM(**_PAIRS, negatives=5),
+    "ssm": SSM(**_PAIRS, negatives=5, sampler="uniform"),
     "ssm, corrected": SSM(**_PAIRS, negatives=5, sampler="popularity", correct_chances=True),
     "ssm, histories": SSM(
         **{**_SMALL, "l2": 0.0, "sampler": "block", "block_users": 7, "user_vector": "history"}
@@ -108,6 +108,7 @@ TRAININGS: dict[str, Settings] = {
     "hdccf": HDCCF(**_SHORT, block_users=10, user_side=0.5, omega_items=0.01),
     "hdccf, attention": HDCCF(**_SHORT, block_users=10, history_encoder="attention", attention_heads=2),
     "hdccf, paper": HDCCF(**{**PRESETS["paper"], **_SHORT, "batch_size": 64}),
+    "hdccf, paper-in-batch": HDCCF(**{**PRESETS["paper-in-batch"], **_SHORT, "batch_size": 64}),
     "hdccf, full ranking": HDCCF(**_SHORT, block_users=10, validation_metric="full:ndcg@10"),
     "pmf": PMF(**_SHORT, batch_size=64),
     "bpr": BPR(**_SHORT, batch_size=64, sparse_updates=True),
@@ -186,7 +187,7 @@ def trained(
         loop.run(Board())
     finally:
         torch.set_default_dtype(torch.float32)
-    return [{**record, "seconds": 0} for record in log.records]
+    return [{**record, "seconds": 0, "chance": validator.chance} for record in log.records]
 
 
 class _Log(CheckpointStore):

@@ -23,7 +23,7 @@ from hdccf.distributed.worker import newest
 from hdccf.evaluation.evaluation import Evaluation, evaluate
 from hdccf.recommend.recommender import load_run
 from hdccf.recommend.run_folder import RunFolder
-from hdccf.training.fit import fit, validator_for
+from hdccf.training.fit import SplitValidator, fit
 from training import assert_same_runs
 
 pytest_plugins = ["playing"]
@@ -78,7 +78,7 @@ def test_one_worker_takes_the_steps_of_one_process(group_of_one: TorchProcessGro
 def test_a_short_training_logs_the_same_on_two_workers(played: Path, name: str) -> None:
     found = facts(played)["logs"][name]
     split, settings = world(), TRAININGS[name]
-    expected = trained(settings, split.train, validator_for(split, settings))
+    expected = trained(settings, split.train, SplitValidator(split, settings))
     assert len(found) == 3
     for mine, theirs in zip(expected, found, strict=True):
         assert flat(theirs) == pytest.approx(flat(mine), rel=1e-9, abs=1e-12)

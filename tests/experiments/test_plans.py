@@ -111,7 +111,7 @@ def test_the_ablations_are_the_paper_s_and_ours(plan: Plan) -> None:
         "SSM, same start": "spectral",
         "time-aware, random start": "random",
     }
-    assert by_label["paper"].settings == {**PRESETS["paper"], "validation_metric": "sampled:ndcg@10"}
+    assert by_label["paper"].settings == {**PRESETS["paper-in-batch"], "validation_metric": "sampled:ndcg@10"}
 
 
 def test_a_quick_look_is_smaller(plan: Plan) -> None:

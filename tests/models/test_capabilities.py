@@ -15,7 +15,7 @@ from hdccf.errors import ConfigError
 from hdccf.models import MODELS
 from hdccf.models.base import FOLD_IN_ITEMS, FOLD_IN_USERS
 from hdccf.recommend.recommender import Recommender
-from hdccf.training.fit import fit
+from hdccf.training.fit import SplitValidator, fit
 from hdccf.training.loop import Loop
 from hdccf.training.state import CheckpointStore
 
@@ -120,7 +120,7 @@ def test_a_default_step_passes_few_files_and_returns_to_none() -> None:
     loop = Loop(
         model,
         settings,
-        lambda model: {},
+        SplitValidator(small_split(), settings),
         CheckpointStore(),
         seed=0,
         options=FitOptions(),

@@ -128,7 +128,9 @@ def test_pmf_gradients_are_those_of_the_squares() -> None:
 @pytest.mark.parametrize("corrected", [False, True])
 def test_ssm_is_the_share_of_the_positive(corrected: bool) -> None:
     log_chance = torch.tensor([[0.3, -0.2], [0.0, 1.0], [0.5, 0.5]])
-    settings = SSM(embedding_dim=3, temperature=0.2, negatives=2, correct_chances=corrected)
+    settings = SSM(
+        embedding_dim=3, temperature=0.2, negatives=2, correct_chances=corrected, sampler="uniform"
+    )
     model = model_of(settings, Draws(DRAWN, log_chance, None))
     p, q = tables(model)
     total, weight = 0.0, 0.0
@@ -142,7 +144,9 @@ def test_ssm_is_the_share_of_the_positive(corrected: bool) -> None:
     assert loss_of(model).item() == pytest.approx(total / weight, abs=1e-7)  # chances are float32
 
 
-@pytest.mark.parametrize("settings", [PMF(negatives=2), BPR(negatives=2), SSM(negatives=2)])
+@pytest.mark.parametrize(
+    "settings", [PMF(negatives=2), BPR(negatives=2), SSM(negatives=2, sampler="uniform")]
+)
 def test_draws_that_are_no_negatives_count_for_nothing(settings: Settings) -> None:
     valid = torch.tensor([[True, False], [True, True], [False, False]])
     first = loss_of(model_of(settings, Draws(DRAWN, None, valid)))
@@ -213,7 +217,9 @@ def test_what_does_not_fit_is_refused_in_one_line(kind: Any, values: dict[str, A
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("change", [{}, {"sampler": "block", "l2": 0.0, "user_vector": "history"}])
+@pytest.mark.parametrize(
+    "change", [{"sampler": "uniform"}, {"sampler": "block", "l2": 0.0, "user_vector": "history"}]
+)
 def test_popularity_is_learnt_on_blocks_with_free_vectors(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"^similarity='popular' is trained on blocks with free vectors"):
         SSM(similarity="popular", **change)

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from hdccf.models.base import Model
 from hdccf.recommend.run_folder import FitOptions
 from hdccf.rng import generator_for
 from hdccf.training.fit import parse_metric
-from hdccf.training.loop import Loop, device_named
+from hdccf.training.loop import Loop, beyond_chance, device_named
 from hdccf.training.state import CheckpointStore
 from hdccf.training.telemetry import Board, Stopwatch
 
@@ -113,7 +114,7 @@ class DistributedValidator:
         settings, data = self.settings, self.data
         if not data.store.meta["validation"] or not isinstance(settings, TrainingSettings):
             return {}
-        own = torch.zeros(2, dtype=torch.float64)  # sum and count
+        values = np.empty(0)
         if self.ranker is not None:
             if self.alone is None:
                 build = entry_named(name_of(settings)).build
@@ -122,9 +123,23 @@ class DistributedValidator:
             self.alone.load_state_dict(weights, assign=True)  # without a copy
             protocol, name = parse_metric(settings.validation_metric)
             values = metrics.per_user(self.ranker.rank(self.alone.scorer(), protocol).ranks, name)
-            own[0], own[1] = float(np.nansum(values)), int(np.count_nonzero(~np.isnan(values)))
-        total, count = data.group.all_reduce(own)
-        return {settings.validation_metric: float(total / count)}
+        total, count = self._sum_and_count(values)
+        return {settings.validation_metric: total / count}
+
+    @cached_property
+    def chance(self) -> float:
+        values = np.empty(0)
+        if self.ranker is not None and isinstance(self.settings, TrainingSettings):
+            values = self.ranker.chance(*parse_metric(self.settings.validation_metric))
+        return beyond_chance(*self._sum_and_count(values))
+
+    def _sum_and_count(self, values: metrics.Values) -> tuple[float, float]:
+        """Of the values of all workers' users that are not NaN."""
+        known = values[~np.isnan(values)]
+        total, count = self.data.group.all_reduce(
+            torch.tensor([known.sum(), len(known)], dtype=torch.float64)
+        )
+        return float(total), float(count)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------

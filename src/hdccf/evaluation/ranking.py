@@ -24,7 +24,7 @@ from hdccf.data.splitmix import mix
 from hdccf.errors import EvaluationError
 from hdccf.evaluation import metrics
 from hdccf.evaluation.candidates import CACHE, Candidates, IndexArray, Queries, frozen_candidates
-from hdccf.evaluation.metrics import Lists, Ranks
+from hdccf.evaluation.metrics import Lists, Ranks, Values
 from hdccf.models.base import Scorer
 
 Scores = NDArray[np.floating[Any]]
@@ -134,6 +134,16 @@ class Ranker:
             return self.split.n_items - self.queries.excluded
         drawn: IndexArray = np.count_nonzero(self.negatives >= 0, axis=1)
         return drawn + self.queries.held_out
+
+    def chance(self, protocol: str, name: str) -> Values:
+        """Each user's expected value of a metric in a random order; NaN without anything to rank against."""
+        held_out, starts = self.queries.held_out, self.queries.starts
+        candidates = self.candidates(protocol)
+        # An order that knows nothing: every candidate has the same score.
+        tied = np.repeat(candidates, held_out)
+        above = np.zeros_like(tied)
+        ranks = Ranks.from_counts(starts, above, above, tied, candidates - held_out)
+        return metrics.per_user(ranks, name)
 
     def measure(
         self, scorer: Scorer, names: tuple[str, ...] = ("ndcg@10",), protocols: tuple[str, ...] = ("sampled",)

@@ -217,14 +217,15 @@ def table(plan: Plan, time_aware: bool = False) -> list[Row]:
     return plan.rows(rows)
 
 
-_ABLATIONS = ("wo-i", "wo-u", "wo-ui", "bpr-plus", "biased", "unmodulated", "paper")
+_ABLATIONS = ("wo-i", "wo-u", "wo-ui", "bpr-plus", "biased", "unmodulated")
 
 
 def ablation(plan: Plan) -> list[Row]:
     """The paper's variants, the paper's model, and ours without and with time; with time also the parts of
     the history vector. Vectors and their start are not HDCCF's own, so BPR and SSM have rows with them."""
     ours, origin = plan.tuned(OURS, False)
-    rows = [*(Row(name, PRESETS[name]) for name in _ABLATIONS), Row("ours", ours, origin=origin)]
+    rows = [Row(name, PRESETS[name]) for name in _ABLATIONS]
+    rows += [Row("paper", PRESETS["paper-in-batch"]), Row("ours", ours, origin=origin)]
     if ours.get("start") == "spectral":
         rows += [Row("ours, random start", {**ours, "start": "random"}), *_losses(ours, "same start")]
     if plan.has_times:
@@ -249,7 +250,7 @@ def _losses(ours: Mapping[str, Any], words: str) -> list[Row]:
 
 def scores(plan: Plan) -> list[Row]:
     """The paper's model, and the same with a modulation of ones."""
-    variants = {"modulated": "paper", "unmodulated": "unmodulated"}
+    variants = {"modulated": "paper-in-batch", "unmodulated": "unmodulated"}
     return plan.rows([Row(label, PRESETS[preset], densities=True) for label, preset in variants.items()])
 
 
@@ -279,7 +280,7 @@ def sweep(plan: Plan, study: str) -> list[Row]:
     rows = []
     for name, grid in _SWEEPS[study].items():
         values = dict.fromkeys((*grid[::2], grid[-1])) if plan.budget == "quick" else grid
-        base = bases.get(name, PRESETS["paper"])
+        base = bases.get(name, PRESETS["paper-in-batch"])
         rows += [Row(f"{name}={x:g}", {**base, name: x}, curve=name, x=float(x)) for x in values]
     return plan.rows(rows)
 

@@ -37,11 +37,12 @@ from hdccf.models.settings import BlockSettings, PairSettings
 from hdccf.similarity import SIMILARITIES, Dot, Vectors
 
 _FREE = ("vectors", "free")
-_ON_BLOCKS_TOO: dict[str, Dimension] = {
+_BPR: dict[str, Dimension] = {
     # Histories are cut in blocks, which take no l2 of a batch's own vectors.
     "vectors": Variant(
         {"free": {}, "history": {"user_vector": "history", "sampler": "block", "l2": 0.0}}, time=True
     ),
+    "first vectors": Variant({"spectral": {}, "random": {"start": "random"}}),
     **HISTORY,
     **recency(when=_FREE),
     "embedding_dim": SIZES,
@@ -102,8 +103,11 @@ class BPR(_OnBlocksToo):
 
     init_std: float = Field(default=0.1, gt=0)
     """Spread of the first vectors: with small ones the first epochs only learn popularity."""
+    start: Literal["random", "spectral"] = "spectral"
+    """The first vectors: from the spectrum of the training pairs, which takes a tenth of a second and saves
+    most epochs, or `random`, as published."""
 
-    space: ClassVar[Space] = Space(_ON_BLOCKS_TOO)
+    space: ClassVar[Space] = Space(_BPR)
 
 
 class SSM(_OnBlocksToo):
@@ -111,10 +115,18 @@ class SSM(_OnBlocksToo):
 
     model: ClassVar[str] = "ssm"
 
-    init_std: float = Field(default=0.1, gt=0)
+    learning_rate: float = Field(default=4e-3, gt=0)
+    """Step size; too large and the loss jumps, too small and early stopping comes before the best."""
+    sampler: Literal["uniform", "popularity", "in-batch", "dynamic", "irgan", "sd-gar", "block"] = "block"
+    """Where the negatives come from: `block`, all items of a block, for all positives of its users at once;
+    `uniform`, some for each positive (as published), at many times the cost; or another source."""
+    start: Literal["random", "spectral"] = "spectral"
+    """The first vectors: from the spectrum of the training pairs, which takes a tenth of a second and saves
+    most epochs, or `random`, as published."""
+    init_std: float = Field(default=0.25, gt=0)
     """Spread of the first vectors; with a cosine it sets how fast their directions turn."""
     negatives: int = Field(default=256, ge=1)
-    """Items drawn against each positive: hundreds make the hard ones likely to be among them."""
+    """Items drawn against each positive, but on blocks: hundreds make hard ones likely to be among them."""
     temperature: float = Field(default=0.15, ge=MIN_TEMPERATURE)
     """τ: smaller looks at the hardest negatives only. Denser data takes a larger one."""
     similarity: Literal["cosine", "popular", "dot"] = "cosine"
@@ -137,9 +149,15 @@ class SSM(_OnBlocksToo):
 
     space: ClassVar[Space] = Space(
         {
-            **_ON_BLOCKS_TOO,
+            "vectors": Variant({"free": {}, "history": {"user_vector": "history"}}, time=True),
+            "first vectors": Variant({"spectral": {}, "random": {"start": "random", "init_std": 0.1}}),
+            **HISTORY,
+            **recency(when=_FREE),
+            "embedding_dim": SIZES,
+            "learning_rate": Real(3e-4, 2e-2, log=True),
+            "block_users": Choice((16, 32, 64, 128, 256)),
+            "weight_decay": Real(1e-8, 1e-3, log=True),
             "temperature": Real(0.05, 0.5, log=True),
-            "negatives": Choice((64, 256, 1024), when=_FREE),
         }
     )
 
@@ -328,5 +346,5 @@ def _over_blocks(
     shared = {
         name: getattr(settings, name) for name in type(settings).model_fields if name in HDCCF.model_fields
     }
-    plain = {"user_side": 0.0, "frequency_correction": 1.0}
+    plain = {"user_side": 0.0, "frequency_correction": 1.0, "calibrate": settings.calibration}
     return HDCCFModel(HDCCF(**{**shared, **plain, **own}), train, generator)

@@ -30,6 +30,11 @@ class NeuMF(PairSettings):
 
     model: ClassVar[str] = "neumf"
 
+    # The perceptron scores every pair of a full ranking by itself: that costs more than an epoch.
+    evaluate_every: int = Field(default=5, ge=1)
+    """Epochs between evaluations on the validation part."""
+    patience: int = Field(default=4, ge=1)
+    """Evaluations without a new best before training stops; none counts before the best is above chance."""
     embedding_dim: int = Field(default=64, ge=1, le=MAX_DIM)
     """f, the predictive factors of each branch: GMF's vectors have f numbers, the tower's 2f, and its layers
     4f (both vectors side by side), 2f and f."""

@@ -4,10 +4,12 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hdccf import checkpoint
@@ -24,7 +26,16 @@ from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
 from hdccf.training.calibrate import Calibrator, calibrate_run, metric_of, parse_metric
-from hdccf.training.loop import Diagnosis, Loop, StopTraining, Validator, Watch, device_named
+from hdccf.training.loop import (
+    Diagnosis,
+    Loop,
+    StopTraining,
+    Watch,
+    at_most,
+    automatic_threads,
+    beyond_chance,
+    device_named,
+)
 from hdccf.training.race import append_to, explain_choice, race, read_race, sample_for_race
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
 from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
@@ -88,13 +99,10 @@ def fit(
         raise ConfigError(
             "fit takes a split; make one with hdccf.leave_one_out(data) or another split function"
         )
-    options = options or FitOptions()
-    # Bits repeat for the same number of threads, so a run remembers how many there were.
-    options = options.changed(threads=options.threads or torch.get_num_threads())
-    given = _Given(seed, options, progress, diagnosis, on_evaluation)
     candidates = _candidates(split, settings, init_from)
+    given = _Given(seed, options or FitOptions(), progress, diagnosis, on_evaluation)
     fitting = _Fitting(split, candidates, given)
-    about = about or {}
+    options, about = fitting.given.options, about or {}
     if init_from is not None:
         about = {**about, "init_from": fitting.start_from(init_from)}
     if out is None:
@@ -178,6 +186,10 @@ class _Fitting:
         # What cannot be trained is refused before there is a folder of it.
         first = next(iter(candidates.values()))
         self.training = _Training(split, first, given, self._calibrator(split, first))
+        # Bits repeat for the same number of threads, so a run remembers how many there were.
+        scores = split.n_users * split.n_items
+        threads = given.options.threads or automatic_threads(self.training.model, scores)
+        self.given = self.training.given = replace(given, options=given.options.changed(threads=threads))
 
     def _calibrator(self, split: Split, settings: Settings) -> Calibrator | None:
         """What calibrates at every evaluation; None where validation goes by the model's own scores."""
@@ -188,10 +200,15 @@ class _Fitting:
         return self.training.start_from(source)
 
     def run(self, folder: RunFolder | None) -> Recommender:
-        if len(self.candidates) > 1:
-            folder = self._choose(folder)
-        self.training.keep_in(folder)
-        return self.training.finish()
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.given.options.threads or before)
+        try:
+            if len(self.candidates) > 1:
+                folder = self._choose(folder)
+            self.training.keep_in(folder)
+            return self.training.finish()
+        finally:
+            torch.set_num_threads(before)
 
     def _choose(self, folder: RunFolder | None) -> RunFolder | None:
         """Compares the candidates, and leaves the training of the best; gives the folder of its run."""
@@ -235,10 +252,9 @@ class _Training:
         self.split, self.settings, self.given, self.calibrator = split, settings, given, calibrator
         self.folder: RunFolder | None = None
         self.device = device_named(given.options.device)
-        if given.options.threads is not None:
-            torch.set_num_threads(given.options.threads)
         build = entry_named(name_of(settings)).build
-        self.model = build(settings, split.train, generator_for(given.seed, "initial values"))
+        with at_most(1):  # the model's size decides how many there are later
+            self.model = build(settings, split.train, generator_for(given.seed, "initial values"))
         self.model.to(self.device)
         self.warm = False
         self.loop: Loop | None = None
@@ -271,7 +287,7 @@ class _Training:
             self.loop = Loop(
                 self.model,
                 self.settings,
-                validator_for(self.split, self.settings, self.calibrator),
+                SplitValidator(self.split, self.settings, self.calibrator),
                 self._store(),
                 seed=self.given.seed,
                 options=self.given.options,
@@ -341,25 +357,31 @@ class _Training:
         self.model.load_state_dict(best)
 
 
-def validator_for(split: Split, settings: Settings, calibrator: Calibrator | None = None) -> Validator:
+class SplitValidator:
     """The settings' validation metric on the validation part of a split, which may be empty.
 
     With a calibrator it is that of the calibrated scores, which are what the model will answer with.
     """
-    ranker = Ranker(split, "validation") if len(split.validation) and calibrator is None else None
 
-    def validate(model: Model) -> dict[str, float]:
-        if not isinstance(settings, TrainingSettings) or not len(split.validation):
+    def __init__(self, split: Split, settings: Settings, calibrator: Calibrator | None = None) -> None:
+        self.metric, self.settings, self.calibrator = metric_of(settings), settings, calibrator
+        self.ranker = Ranker(split, "validation") if len(split.validation) else None
+
+    def __call__(self, model: Model) -> dict[str, float]:
+        if self.ranker is None:
             return {}
-        metric = settings.validation_metric
-        if calibrator is not None:
-            facts = calibrator(settings, model.scorer()).facts
-            return {metric: facts["after"], "uncalibrated": facts["before"]}
-        assert ranker is not None  # noqa: S101 - there is a validation part
-        protocol, name = parse_metric(metric)
-        return {metric: ranker.measure(model.scorer(), (name,), (protocol,))[protocol][name]}
+        if self.calibrator is not None:
+            facts = self.calibrator(self.settings, model.scorer()).facts
+            return {self.metric: facts["after"], "uncalibrated": facts["before"]}
+        protocol, name = parse_metric(self.metric)
+        return {self.metric: self.ranker.measure(model.scorer(), (name,), (protocol,))[protocol][name]}
 
-    return validate
+    @cached_property
+    def chance(self) -> float:
+        if self.ranker is None:
+            return -math.inf
+        values = self.ranker.chance(*parse_metric(self.metric))
+        return beyond_chance(float(np.nansum(values)), int(np.count_nonzero(~np.isnan(values))))
 
 
 def result_of(state: TrainingState, validated: bool) -> dict[str, Any]:

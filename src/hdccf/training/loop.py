@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,21 +20,31 @@ from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import Interruptible, TrainingDisplay, note
 from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.models.base import Model
-from hdccf.parallel import SINGLE_PROCESS, ProcessGroup
+from hdccf.parallel import SINGLE_PROCESS, ProcessGroup, processors
 from hdccf.rng import generator_for
 from hdccf.training.optim import Rule, Stepper
 from hdccf.training.state import CheckpointStore, TrainingState
 from hdccf.training.telemetry import Board, Clock
 
 _WORTH_SHARING = 1 << 22
-"""So many numbers in a step, looked up or moved by the optimizer, are faster with several threads."""
+"""So many numbers in a step, looked up or moved by the optimizer, or so many scores to be ranked, are faster
+with several threads."""
 
 T = TypeVar("T")
 Diagnosis = Callable[[Model, Any], dict[str, float]]
-Validator = Callable[[Model], dict[str, float]]
-"""The validation metric of a model, by its name; nothing where there is no validation part."""
 Watch = Callable[[dict[str, Any]], None]
 """Told of every evaluation, by the record that metrics.jsonl gets. It may raise `StopTraining`."""
+
+
+class Validator(Protocol):
+    """The validation metric of a model, by its name; nothing where there is no validation part."""
+
+    @property
+    def chance(self) -> float:
+        """The highest value that may be that of a random order (`beyond_chance`)."""
+        ...
+
+    def __call__(self, model: Model) -> dict[str, float]: ...
 
 
 class StopTraining(Exception):  # noqa: N818 - nothing went wrong
@@ -94,7 +104,7 @@ class Loop:
                 batch = self._epoch(started, display, interrupted)
                 record = self._end_of_epoch(batch)
                 if record is not None:
-                    display.evaluated(record, best=state.waited == 0)
+                    display.evaluated(record, best=state.best_epoch == record["epoch"])
                     board.add(record)
                     self.store.log(record)
                     try:
@@ -110,7 +120,7 @@ class Loop:
         """The steps of the present epoch that are still to be done; gives its last batch."""
         state, batch = self.state, None
         drawn = self.model.batches(generator_for(self.seed, "epoch", state.epoch))
-        with at_most(self._threads_of_a_step()):
+        with at_most(torch.get_num_threads() if worth_sharing(self.model) else 1):
             for number, batch in enumerate(timed(self.clock, "sampling", drawn)):
                 if number < state.step:
                     continue  # done before the interruption; drawing it keeps the generator in step
@@ -123,15 +133,6 @@ class Loop:
                 elif due:
                     self._checkpoint()
         return batch
-
-    def _threads_of_a_step(self) -> int:
-        """One where waiting for each other would take longer than the work that is shared."""
-        threads, model = torch.get_num_threads(), self.model
-        if model.lookups_per_step is None:
-            return threads
-        moved = [parameter.numel() for group in model.groups.values() for parameter in group]
-        parameters = 0 if self.settings.sparse_updates else sum(moved)
-        return threads if parameters + model.lookups_per_step >= _WORTH_SHARING else 1
 
     def _step(self, batch: Any, number: int) -> bool:
         """One batch; says whether it is time for a checkpoint, of which the first process decides."""
@@ -193,7 +194,8 @@ class Loop:
             if value > state.best_value:
                 state.best_value, state.best_epoch, state.waited = value, epoch, 0
                 self._remember_best()
-            else:
+            elif state.best_value > self.validate.chance:
+                # A model that orders items no better than chance has not begun to learn.
                 state.waited += 1
         state.finished = bool(last or state.waited >= settings.patience)
         state.epoch, state.step, state.sums = epoch + 1, 0, {}
@@ -257,6 +259,36 @@ class Loop:
             for group, stepper in self.steppers.items()
             for kind, optimizer in stepper.optimizers.items()
         ]
+
+
+def worth_sharing(model: Model) -> bool:
+    """Whether a step takes longer than several threads would wait for each other."""
+    if model.lookups_per_step is None:
+        return True
+    moved = [parameter.numel() for group in model.groups.values() for parameter in group]
+    parameters = 0 if getattr(model.settings, "sparse_updates", False) else sum(moved)
+    return parameters + model.lookups_per_step >= _WORTH_SHARING
+
+
+def automatic_threads(model: Model, n_scores: int) -> int:
+    """One where neither a step nor a ranking of so many scores gains from more; else one a processor.
+
+    By sizes alone, not by the machine's load: the same training has the same bits tomorrow.
+    """
+    available = min(torch.get_num_threads(), processors())
+    small = model.groups and not worth_sharing(model) and n_scores < _WORTH_SHARING
+    return 1 if small else available
+
+
+def beyond_chance(total: float, count: float) -> float:
+    """The mean of `count` users' expected values in a random order, and three standard errors.
+
+    A value between 0 and 1 with the mean p has a variance of at most p(1 − p).
+    """
+    if not count:
+        return -math.inf
+    mean = total / count
+    return mean + 3 * math.sqrt(mean * (1 - mean) / count)
 
 
 def timed(clock: Clock, stage: str, values: Iterable[T]) -> Iterator[T]:

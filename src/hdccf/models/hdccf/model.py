@@ -73,8 +73,15 @@ class HDCCFModel(HDCCFNetwork):
 
     @property
     def lookups_per_step(self) -> int | None:  # type: ignore[override]
-        """A pool's vectors and its users' positives; sixteen products take as long as looking one up."""
+        """A pool's vectors and its users' positives, or a block's scores; by them threads are chosen.
+
+        Sixteen products take as long as looking one number up, or eight with a softmax and its gradients.
+        """
         s = self.settings
+        if s.sampler == "block" and self.attention is None and s.similarity != "modulated":
+            # All of the items, or some and the positives: about as many again.
+            columns = min(2 * s.block_items, self.graph.n_items)
+            return s.embedding_dim * min(s.block_users, self.graph.n_users) * columns // 8
         if s.sampler != "pool":
             return None
         vectors = s.block_users + s.negatives + self.graph.n_pairs // max(self.n_batches, 1)
