@@ -104,7 +104,8 @@ def test_a_full_disk_leaves_the_last_good_one(
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "save_file", failure)
         with pytest.raises(
-            RunError, match=r"^the disk is full, so a\.safetensors could not be written: make"
+            RunError,
+            match=r"^the disk is full, so a\.safetensors could not be written: make room and train again$",
         ):
             checkpoint.save(path, some_tensors(), {"try": 0})
     assert not list(tmp_path.iterdir())

@@ -41,12 +41,15 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as cause:
+        # Where not even the run's folder could be made there is nothing to resume.
+        begun = path.exists() or any((folder / "run.json").exists() for folder in path.parents)
+        remedy = "resume" if begun else "train again"
         if getattr(cause, "errno", None) == errno.ENOSPC or "No space left" in str(cause):
             kept = f"; the last good one is still {path}" if path.exists() else ""
             raise RunError(
-                f"the disk is full, so {path.name} could not be written{kept}: make room and resume"
+                f"the disk is full, so {path.name} could not be written{kept}: make room and {remedy}"
             ) from cause
-        raise RunError(f"{path} could not be written ({cause}); check the folder and resume") from cause
+        raise RunError(f"{path} could not be written ({cause}); check the folder and {remedy}") from cause
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
