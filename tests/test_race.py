@@ -190,7 +190,7 @@ def test_given_settings_narrow_the_choice() -> None:
     attention = automatic_candidates(train, history_encoder="attention", **fixed)
     assert [one.history_encoder for one in attention.values()] == ["attention"]  # equal ones count once
     # What no candidate can have is HDCCF as it is asked for.
-    modulated = HDCCF(similarity="modulated")
+    modulated = HDCCF(similarity="modulated", validation_metric="full:ndcg@10")
     assert automatic_candidates(train, similarity="modulated") == {"hdccf": modulated}
 
 
