@@ -17,8 +17,10 @@ from hdccf.data.batches import NegativeColumns
 from hdccf.data.graph import Neighbours
 from hdccf.data.synthetic import World, synthetic_world
 from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
+from hdccf.models.calibration import Calibration
 from hdccf.models.hdccf import steps
 from hdccf.verify import Finding, Report, propositions, verify
+from hdccf.verify.dial import check_dial
 from hdccf.verify.gradients import check_bound, check_gradients
 from hdccf.verify.propositions import (
     check_appearances,
@@ -54,6 +56,7 @@ CHECKS: dict[str, Check] = {
     "uniform loss": lambda: small_loss(UNIFORM),
     "in-batch loss": lambda: small_loss(CORRECTED),
     "bound": check_bound,
+    "dial": lambda: check_dial(0),
 }
 """As `verify` runs them, with less of everything."""
 
@@ -213,6 +216,11 @@ def wrong_truth(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(World, "omega_items", property(lambda world: np.full(world.n_users, 0.05)))
 
 
+def dial_reversed(patch: pytest.MonkeyPatch) -> None:
+    real = Calibration.with_popularity
+    patch.setattr(Calibration, "with_popularity", lambda self, popularity: real(self, -popularity))
+
+
 BREAKS: list[tuple[Break, str, list[str]]] = [
     (positive_left_out, "gradients", ["over P(u′,i′)"]),
     (positive_held_fast, "gradients", ["the positive's gradient", "all gradients of an unclipped row"]),
@@ -256,6 +264,8 @@ BREAKS: list[tuple[Break, str, list[str]]] = [
     (printed_sign, "bound", ["τ = 0.5, ω⁺ = 0.05: share of rows clipped", "get no gradient", "as printed"]),
     (bound_too_low, "bound", ["smallest clamped score"]),
     (temperature_doubled, "bound", ["all at f = −1"]),
+    (dial_reversed, "dial", ["with γ = 1 and β = 0", "more than with γ = 0", "no less than"]),
+    (beta_ignored, "dial", ["slope of", "with γ = 1 and β = 0"]),
 ]
 
 

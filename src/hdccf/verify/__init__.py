@@ -1,11 +1,14 @@
-"""Numerical checks of the paper's theory: gradients, propositions, theorem and lower bound.
+"""Numerical checks of the paper's theory: gradients, propositions, theorem, lower bound and popularity dial.
 
 Predictions come from the paper's formulas, written out here; measurements from the samplers, weights and
 losses of training. `docs/theory.md` has the details.
 """
 
+from collections.abc import Callable, Iterable
+
 from hdccf.console import track
 from hdccf.errors import ConfigError
+from hdccf.verify.dial import check_dial
 from hdccf.verify.gradients import check_bound, check_gradients
 from hdccf.verify.propositions import check_propositions
 from hdccf.verify.report import Curve, Finding, Report
@@ -13,13 +16,14 @@ from hdccf.verify.theorem import check_loss, check_scores
 
 __all__ = ["Curve", "Finding", "Report", "verify"]
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[int], Iterable[Finding]]] = {
     "gradients": check_gradients,
     "propositions": check_propositions,
     "theorem": check_scores,
     "bound": check_bound,
+    "dial": check_dial,
 }
-PARTS = ("gradients", "propositions", "theorem", "convergence", "bound")
+PARTS = ("gradients", "propositions", "theorem", "convergence", "bound", "dial")
 
 
 def verify(seed: int = 0, parts: tuple[str, ...] = PARTS, *, progress: bool = False) -> Report:
