@@ -46,8 +46,8 @@ HEAD = """# Every model's defaults
 thread. NDCG@10 among 99 uniform candidates / among all items, and in brackets how many times the most
 popular items' that is. Seconds are of the processor: until 95 % of the row's own best value on validation /
 in all, calibration included. A row ends at its first evaluation after {minutes:g} minute(s) of the processor
-(marked *), so that on large data it has not seen its best. Rows that are missing were not run yet: the command
-runs them.
+(marked *), so that on large data it has not seen its best. Rows that are missing were not run yet: the
+command runs them.
 """
 
 

@@ -21,7 +21,7 @@ from hdccf.models import MODELS
 from hdccf.models import calibration as calibrations
 from hdccf.models.base import VectorScorer
 from hdccf.models.calibration import CalibratedScorer, Calibration, ItemFilter
-from hdccf.models.factorization import BPR, SSM
+from hdccf.models.factorization import SSM
 from hdccf.recommend.candidates import Index, Wanted, exact_best
 from hdccf.recommend.dial import popularity_curve
 from hdccf.recommend.explain import surrogate_for
@@ -113,12 +113,17 @@ def test_a_row_keeps_its_largest_entries(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_validation_chooses_and_test_is_not_looked_at() -> None:
     fitted = raw(quick("history", epochs=2, calibrate="full"))
     split = fitted.split
-    found = Calibrator(split, "full:ndcg@10")(fitted.settings, fitted.model.scorer())
+    found = Calibrator(split, "full:ndcg@10")(fitted.model)
     hidden = replace(split, test=split.test.subset(np.zeros(len(split.test), bool)))
-    blind = Calibrator(hidden, "full:ndcg@10")(fitted.settings, fitted.model.scorer())
+    blind = Calibrator(hidden, "full:ndcg@10")(fitted.model)
     assert (found.popularity, found.filter_weight) == (blind.popularity, blind.filter_weight)
-    ranker = Ranker(split, "validation")
-    measured = ranker.measure(found.apply(fitted.model.scorer(), split.train), ("ndcg@10",), ("full",))
+    # The test is two events after a training history, so validation leaves out the last of them.
+    train, degrees = split.train, split.train.by_user.degrees
+    places = [np.flatnonzero(train.users == user)[-1] for user in np.flatnonzero(degrees > 1)]
+    earlier = train.subset(~np.isin(np.arange(len(train)), places))
+    assert len(earlier) < len(train)
+    scorer = found.apply(fitted.model.users_from(earlier), earlier)
+    measured = Ranker(split, "validation").measure(scorer, ("ndcg@10",), ("full",))
     assert measured["full"]["ndcg@10"] == pytest.approx(found.facts["after"])
     assert found.facts["after"] >= found.facts["before"]
 
@@ -132,8 +137,7 @@ def test_popularity_alone_is_found_where_it_is_all_there_is() -> None:
     pairs += [(user, int(rng.permutation(items)[0])) for user, items in enumerate(left)]
     pairs += [(user, 29 - user % 20) for user in range(60) if (user, 29 - user % 20) not in pairs]
     split = hdccf.leave_one_out(interactions(pairs, times=np.arange(len(pairs))))
-    scorer = fit(split, MODELS["random"].settings()).scorer("train")
-    found = Calibrator(split, "full:ndcg@10")(BPR(), scorer)
+    found = Calibrator(split, "full:ndcg@10")(fit(split, MODELS["random"].settings()).model)
     assert found.popularity < 0
     assert found.item_filter is None
     assert found.popularity_unit == found.deviation
@@ -141,8 +145,7 @@ def test_popularity_alone_is_found_where_it_is_all_there_is() -> None:
 
 def test_a_gain_within_the_standard_error_changes_nothing() -> None:
     split = small_split()
-    scorer = fit(split, MODELS["most-popular"].settings()).scorer("train")
-    found = Calibrator(split, "full:ndcg@10")(BPR(), scorer)
+    found = Calibrator(split, "full:ndcg@10")(fit(split, MODELS["most-popular"].settings()).model)
     assert found.popularity == 0  # the order of the most popular is the same at any γ below its unit
 
 

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from hdccf.config import VALIDATION_METRIC, Settings, TrainingSettings
 from hdccf.console import note
+from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, EvaluationError
 from hdccf.evaluation import metrics
 from hdccf.evaluation.metrics import Values
 from hdccf.evaluation.ranking import Ranker, check_protocols
-from hdccf.models.base import Candidates, Columns, Model, Scorer, Scores, Users
+from hdccf.models.base import Candidates, Columns, Model, Scores, Users
 from hdccf.models.calibration import Calibration, FilterScores, ItemFilter
 from hdccf.recommend.recommender import load_calibration
 from hdccf.recommend.run_folder import RunFolder
@@ -64,7 +65,7 @@ def calibrate_run(
         return load_calibration(folder)
     if settings.calibration == "off" or not len(split.validation):
         return None
-    found = (calibrator or Calibrator(split, metric_of(settings)))(settings, model.scorer())
+    found = (calibrator or Calibrator(split, metric_of(settings)))(model)
     if progress:
         note(found.describe())
     if folder is not None:
@@ -80,7 +81,9 @@ def metric_of(settings: Settings) -> str:
 class Calibrator:
     """Chooses γ and, where the settings want the filter, w by a metric on (a sample of) the validation part.
 
-    Made once for a split, it calibrates the scores of any number of models.
+    Made once for a split, it calibrates the scores of any number of models. Leave-one-out tests with an item
+    that comes two events after the training history. Validation is made alike: a history is taken without its
+    last event, or models and filters that live on the last event would be preferred too much.
 
     Parameters
     ----------
@@ -94,6 +97,8 @@ class Calibrator:
 
     def __init__(self, split: Split, metric: str, *, users: int = VALIDATION_USERS) -> None:
         self.train, self.metric = split.train, metric
+        leave_one_out = split.method == "leave-one-out" and split.train.times is not None
+        self.histories = _without_last(split.train) if leave_one_out else split.train
         self.protocol, self._name = parse_metric(metric)
         most = min(users, max(_FEWEST_USERS, _DENSE_SCORES // split.n_items))
         self.ranker = Ranker(_sampled(split, most), "validation", folder=None)
@@ -105,15 +110,17 @@ class Calibrator:
     def _filter(self) -> tuple[ItemFilter, Tensor]:
         """The filter, and its scores of the ranked users, which are the same for every model."""
         item_filter = ItemFilter.of(self.train)
-        scores = FilterScores(item_filter, self.train, 1.0)
+        scores = FilterScores(item_filter, self.histories, 1.0)
         return item_filter, self._rows(lambda users: torch.from_numpy(scores.dense(users)))
 
     def _rows(self, score: Callable[[Users], Scores]) -> Tensor:
         with torch.inference_mode():
             return torch.cat([score(some).float() for some in torch.split(self.users, _ROWS_AT_ONCE)])
 
-    def __call__(self, settings: Settings, scorer: Scorer) -> Calibration:
-        """The calibration of a model's scores of the training users."""
+    def __call__(self, model: Model) -> Calibration:
+        """The calibration of a trained model."""
+        settings = model.settings
+        scorer = model.users_from(self.histories) if model.users_are_histories else model.scorer()
         neutral = Calibration.neutral(settings, scorer, self.train)
         own, filtered = self._rows(scorer.score_block), None
         if settings.calibration == "full":
@@ -178,6 +185,15 @@ def _search(measure: Callable[[Point], float], *, with_filter: bool) -> Point:
         for step in _DIAL_STEPS if turn == 0 else _DIAL_STEPS[1:]:
             best = best_of([(round(best[0] + sign * step, 2), best[1]) for sign in (-1, 1)], best)
     return best
+
+
+def _without_last(train: Interactions) -> Interactions:
+    """Every user's events but the last; all where there is only one."""
+    ends = train.by_user.starts[1:]
+    last = ends[train.by_user.degrees > 1] - 1
+    kept = np.ones(len(train), bool)
+    kept[last] = False
+    return train.subset(kept)
 
 
 def _sampled(split: Split, users: int) -> Split:

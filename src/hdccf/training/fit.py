@@ -364,14 +364,14 @@ class SplitValidator:
     """
 
     def __init__(self, split: Split, settings: Settings, calibrator: Calibrator | None = None) -> None:
-        self.metric, self.settings, self.calibrator = metric_of(settings), settings, calibrator
+        self.metric, self.calibrator = metric_of(settings), calibrator
         self.ranker = Ranker(split, "validation") if len(split.validation) else None
 
     def __call__(self, model: Model) -> dict[str, float]:
         if self.ranker is None:
             return {}
         if self.calibrator is not None:
-            facts = self.calibrator(self.settings, model.scorer()).facts
+            facts = self.calibrator(model).facts
             return {self.metric: facts["after"], "uncalibrated": facts["before"]}
         protocol, name = parse_metric(self.metric)
         return {self.metric: self.ranker.measure(model.scorer(), (name,), (protocol,))[protocol][name]}
