@@ -46,8 +46,8 @@ HEAD = """# Every model's defaults
 thread. NDCG@10 among 99 uniform candidates / among all items, and in brackets how many times the most
 popular items' that is. Seconds are of the processor: until 95 % of the row's own best value on validation /
 in all, calibration included. A row ends at its first evaluation after {minutes:g} minute(s) of the processor
-(marked *), so that on large data it has not seen its best. Rows that are missing were not run yet: the command
-runs them.
+(marked *), so that on large data it has not seen its best. Rows that are missing were not run yet: the
+command runs them.
 """
 
 
@@ -104,7 +104,7 @@ def report(lines: list[Line], seed: int, minutes: float) -> str:
             cells.append([row, *(f"{v:.4f} ({t:.1f})" for v, t in zip(values, times, strict=True)), seconds])
         head = ["", "NDCG@10, 99 uniform", "NDCG@10, all items", "seconds"]
         parts.append(f"## {dataset}\n\n{markdown_table(head, cells)}")
-    return "\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
