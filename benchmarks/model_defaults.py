@@ -104,7 +104,7 @@ def report(lines: list[Line], seed: int, minutes: float) -> str:
             cells.append([row, *(f"{v:.4f} ({t:.1f})" for v, t in zip(values, times, strict=True)), seconds])
         head = ["", "NDCG@10, 99 uniform", "NDCG@10, all items", "seconds"]
         parts.append(f"## {dataset}\n\n{markdown_table(head, cells)}")
-    return "\n".join(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
