@@ -1,6 +1,6 @@
 """The choice of the popularity dial and of the filter's weight on the validation part."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -82,8 +82,8 @@ class Calibrator:
     """Chooses γ and, where the settings want the filter, w by a metric on (a sample of) the validation part.
 
     Made once for a split, it calibrates the scores of any number of models. Leave-one-out tests with an item
-    that comes two events after the training history. Validation is made alike: a history is taken without its
-    last event, or models and filters that live on the last event would be preferred too much.
+    that comes two events after the training history. So half of a user's value is that of a history without
+    its last event: models and filters that live on the last event would be preferred too much (decision 19).
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Calibrator:
     def __init__(self, split: Split, metric: str, *, users: int = VALIDATION_USERS) -> None:
         self.train, self.metric = split.train, metric
         leave_one_out = split.method == "leave-one-out" and split.train.times is not None
-        self.histories = _without_last(split.train) if leave_one_out else split.train
+        self.histories = [split.train, _without_last(split.train)] if leave_one_out else [split.train]
         self.protocol, self._name = parse_metric(metric)
         most = min(users, max(_FEWEST_USERS, _DENSE_SCORES // split.n_items))
         self.ranker = Ranker(_sampled(split, most), "validation", folder=None)
@@ -107,11 +107,14 @@ class Calibrator:
         self._places[self.users] = torch.arange(len(self.users))
 
     @cached_property
-    def _filter(self) -> tuple[ItemFilter, Tensor]:
+    def _filter(self) -> tuple[ItemFilter, list[Tensor]]:
         """The filter, and its scores of the ranked users, which are the same for every model."""
         item_filter = ItemFilter.of(self.train)
-        scores = FilterScores(item_filter, self.histories, 1.0)
-        return item_filter, self._rows(lambda users: torch.from_numpy(scores.dense(users)))
+        every = [FilterScores(item_filter, events, 1.0) for events in self.histories]
+        return item_filter, [
+            self._rows(lambda users, one=one: torch.from_numpy(one.dense(users)))  # type: ignore[misc]
+            for one in every
+        ]
 
     def _rows(self, score: Callable[[Users], Scores]) -> Tensor:
         with torch.inference_mode():
@@ -119,10 +122,13 @@ class Calibrator:
 
     def __call__(self, model: Model) -> Calibration:
         """The calibration of a trained model."""
-        settings = model.settings
-        scorer = model.users_from(self.histories) if model.users_are_histories else model.scorer()
+        settings, scorer = model.settings, model.scorer()
         neutral = Calibration.neutral(settings, scorer, self.train)
-        own, filtered = self._rows(scorer.score_block), None
+        own = [self._rows(scorer.score_block)]
+        for events in self.histories[1:]:
+            changed = model.users_are_histories
+            own.append(self._rows(model.users_from(events).score_block) if changed else own[0])
+        filtered: Sequence[Tensor | None] = [None] * len(own)
         if settings.calibration == "full":
             item_filter, filtered = self._filter
             neutral = replace(neutral, item_filter=item_filter)
@@ -132,12 +138,15 @@ class Calibrator:
             if point not in measured:
                 weight = point[1] * neutral.deviation
                 shift = -point[0] * neutral.popularity_unit * neutral.log_frequency
-                combined = _Combined(self._places, own, shift, filtered, weight)
-                ranks = self.ranker.rank(combined, self.protocol).ranks
-                measured[point] = metrics.per_user(ranks, self._name)
+                values = []
+                for scores, added in zip(own, filtered, strict=True):
+                    combined = _Combined(self._places, scores, shift, added, weight)
+                    ranks = self.ranker.rank(combined, self.protocol).ranks
+                    values.append(metrics.per_user(ranks, self._name))
+                measured[point] = np.mean(values, axis=0)
             return metrics.mean(measured[point])
 
-        best = _search(measure, with_filter=filtered is not None)
+        best = _search(measure, with_filter=neutral.item_filter is not None)
         before = (0.0, 0.0)
         gain = measured[best] - measured[before]
         if np.nanmean(gain) <= _STANDARD_ERRORS * np.nanstd(gain) / np.sqrt(len(gain)):

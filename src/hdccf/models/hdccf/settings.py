@@ -372,10 +372,13 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
         "learning_rate": 3e-4 if many else 1e-3,
         "evaluate_every": max(2, min(10, _USERS_SEEN // max(train.n_users, 1))),
     }
-    free = {**once, "user_vector": "free", "user_side": 0.0, "init_std": 0.25}
+    # A block has all items, but few of the users: vectors of their own take larger steps.
+    free = {**once, "user_vector": "free", "user_side": 0.0, "init_std": 0.25, "learning_rate": 4e-3}
+    flat = {**free, "temperature": 0.15}
     tried: dict[str, dict[str, Any]] = {
         "free": free,
         "free (τ 0.07)": {**free, **sharp},
+        "free (τ 0.15)": flat,
         "free (popularity)": {**free, "similarity": "popular"},
     }
     if train.times is not None and bool((degrees >= 2).any()):
@@ -387,7 +390,8 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
         }
         if train.n_items >= _MANY_ITEMS:
             attention |= {**sharp, "embedding_dim": 128, "learning_rate": 1e-3}
-        tried = {"attention": attention, "history": {**once, "user_vector": "history"}, "free": free}
+        history = {**once, "user_vector": "history"}
+        tried = {"attention": attention, "history": history, "free": free, "free (τ 0.15)": flat}
     found = dict[str, HDCCF]()
     for name, values in tried.items():
         own = HDCCF(**values)
