@@ -102,7 +102,8 @@ def test_the_choice_is_explained_in_a_line() -> None:
         Evaluated(2, "a", 10, 0.5, 0.25, 1.0),
     ]
     assert explain_choice("a", lines, "full:ndcg@10") == (
-        "chose a: full:ndcg@10 0.5000 on validation after 10 epochs (b 0.1250)"
+        "chose a: full:ndcg@10 0.5000 on validation after 10 epochs, "
+        "0.7500 expected after twice as many (b 0.1250)"
     )
 
 

@@ -157,10 +157,13 @@ def _over(latest: Mapping[str, Evaluated], minutes: float | None) -> bool:
 def explain_choice(chosen: str, lines: Iterable[Evaluated], metric: str) -> str:
     """One line: what was chosen, and what it was compared with."""
     latest = {line.candidate: line for line in lines}
-    others = sorted((line for name, line in latest.items() if name != chosen), key=lambda line: -line.value)
-    beaten = ", ".join(f"{line.candidate} {line.value:.4f}" for line in others)
-    own = latest[chosen]
-    return f"chose {chosen}: {metric} {own.value:.4f} on validation after {own.epoch} epochs ({beaten})"
+    own = latest.pop(chosen)
+    others = sorted(latest.values(), key=lambda line: -line.projected)
+    expected = ", ".join(f"{line.candidate} {line.projected:.4f}" for line in others)
+    return (
+        f"chose {chosen}: {metric} {own.value:.4f} on validation after {own.epoch} epochs, "
+        f"{own.projected:.4f} expected after twice as many ({expected})"
+    )
 
 
 def sample_for_race(split: Split, pairs: int = RACE_PAIRS) -> Split:
