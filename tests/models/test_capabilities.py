@@ -95,7 +95,7 @@ def test_training_capabilities_have_defaults(name: str, fitted: Callable[[str], 
     assert shares is None or float(shares.shares.sum()) == pytest.approx(1.0)
     batch = next(iter(model.batches(torch.Generator().manual_seed(0))), None)
     if batch is not None:
-        assert model.item_negatives(batch) is None or name in ("hdccf",)
+        assert model.item_negatives(batch) is None or name in ("hdccf", "ssm")
 
 
 def test_opening_a_run_of_hdccf_imports_no_competitor(tmp_path: Path) -> None:

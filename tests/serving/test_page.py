@@ -123,6 +123,7 @@ def test_an_unknown_user_gets_the_servers_words(browser: "Browser", address: str
     with watched as page:
         page.goto(f"{address}#/user/nobody")
         page.get_by_text("user 'nobody' is not in the training data").first.wait_for()
+        page.wait_for_load_state("networkidle")
         watched.complaints.clear()  # the browser's own lines about the two 404
 
 
