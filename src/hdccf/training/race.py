@@ -162,7 +162,7 @@ def explain_choice(chosen: str, lines: Iterable[Evaluated], metric: str) -> str:
     expected = ", ".join(f"{line.candidate} {line.projected:.4f}" for line in others)
     return (
         f"chose {chosen}: {metric} {own.value:.4f} on validation after {own.epoch} epochs, "
-        f"{own.projected:.4f} expected after twice as many ({expected})"
+        f"{own.projected:.4f} expected after twice as many" + (f" ({expected})" if others else "")
     )
 
 
