@@ -144,9 +144,10 @@ def test_a_race_that_was_cut_off_ends_as_if_it_had_not_been(
             fit(split, CANDIDATES, out=out, options=options)
         resume(out)
         assert_same_runs(tmp_path / "whole", out)
-        kept = [[line.round, line.candidate, line.value] for line in read_race(out / "race.jsonl")]
+        kept = [[line.round, line.candidate, line.value, line.gain] for line in read_race(out / "race.jsonl")]
         whole = [
-            [line.round, line.candidate, line.value] for line in read_race(tmp_path / "whole/race.jsonl")
+            [line.round, line.candidate, line.value, line.gain]
+            for line in read_race(tmp_path / "whole/race.jsonl")
         ]
         assert kept == whole
         assert not (out / "race").exists()
@@ -213,6 +214,7 @@ def test_the_winner_on_a_sample_is_trained_on_everything(
 ) -> None:
     split = small_split()
     monkeypatch.setattr("hdccf.training.race.RACE_PAIRS", len(split.train) // 2)
+    assert len(sample_for_race(split).train) < len(split.train)
     fitted = fit(split, CANDIDATES, out=tmp_path / "run")
     alone = fit(split, fitted.settings)
     for name, tensor in alone.model.state_dict().items():

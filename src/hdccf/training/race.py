@@ -19,6 +19,7 @@ import numpy as np
 from hdccf.checkpoint import explained
 from hdccf.console import RaceDisplay
 from hdccf.data.split import PARTS, Split
+from hdccf.files import atomic_file
 from hdccf.training.state import TrainingState
 
 RACE_PAIRS = 2_000_000
@@ -77,9 +78,10 @@ def append_to(file: Path, lines: list[Evaluated]) -> Callable[[Evaluated], None]
     """Adds lines to race.jsonl and to the list."""
 
     def append(line: Evaluated) -> None:
-        with explained(file), file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(asdict(line)) + "\n")
         lines.append(line)
+        # They are few: written anew, so that no half line of a killed process stays before them.
+        with explained(file), atomic_file(file) as temporary:
+            temporary.write_text("".join(json.dumps(asdict(one)) + "\n" for one in lines), encoding="utf-8")
 
     return append
 
@@ -122,7 +124,8 @@ def race(
                     if name not in contenders:
                         contenders[name] = start(name)
                     display.training(name)
-                    line = _advanced(contenders[name], number, name, evaluations, candidates[name])
+                    before = latest[name].value if name in latest else None
+                    line = _advanced(contenders[name], number, name, evaluations, candidates[name], before)
                     log(line)
                 latest[name] = line
                 display.evaluated(name, line.epoch, line.value, line.seconds)
@@ -140,9 +143,13 @@ def race(
     return names[0], contenders.get(names[0])
 
 
-def _advanced(contender: Contender, number: int, name: str, evaluations: int, every: int) -> Evaluated:
-    contender.advance(evaluations // 2 * every)  # which is done, but for the first round
-    half = contender.state.best_value
+def _advanced(
+    contender: Contender, number: int, name: str, evaluations: int, every: int, half: float | None
+) -> Evaluated:
+    """A candidate after so many evaluations; `half` is its value in the round before, if there was one."""
+    if half is None:
+        contender.advance(evaluations // 2 * every)
+        half = contender.state.best_value
     contender.advance(evaluations * every)
     state = contender.state
     return Evaluated(
@@ -166,8 +173,9 @@ def explain_choice(chosen: str, lines: Iterable[Evaluated], metric: str) -> str:
     )
 
 
-def sample_for_race(split: Split, pairs: int = RACE_PAIRS) -> Split:
+def sample_for_race(split: Split, pairs: int | None = None) -> Split:
     """The split itself, or one with a sample of its users where it has more training pairs."""
+    pairs = RACE_PAIRS if pairs is None else pairs
     if len(split.train) <= pairs:
         return split
     share = pairs / len(split.train)
