@@ -239,6 +239,27 @@ def test_what_is_no_split_and_what_is_no_device_is_refused() -> None:
             fit(small_split(), quick(), options=FitOptions(device=device))
 
 
+@pytest.mark.parametrize("precision", ["medium", "highest"])
+def test_steps_have_the_matmul_precision_that_was_asked_for(
+    precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, step, validate = [], Stepper.step, SplitValidator.__call__
+
+    def watched_step(self: Stepper, loss: torch.Tensor) -> None:
+        seen.append(torch.get_float32_matmul_precision())
+        step(self, loss)
+
+    def watched_validation(self: SplitValidator, model: Model) -> dict[str, float]:
+        assert torch.get_float32_matmul_precision() == "highest"
+        return validate(self, model)
+
+    monkeypatch.setattr(Stepper, "step", watched_step)
+    monkeypatch.setattr(SplitValidator, "__call__", watched_validation)
+    fit(small_split(), quick(epochs=1), options=FitOptions(matmul_precision=precision))
+    assert set(seen) == {precision}
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_threads_are_what_was_asked_for(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:

@@ -287,12 +287,12 @@ class Cluster(Options):
 
 
 class FitOptions(Options):
-    """How to train, as opposed to what; only the threads and the device can change the result.
+    """How to train, as opposed to what; only the first three can change the result.
 
     Parameters
     ----------
-    device, threads
-        Where it computes; bits repeat for the same device and number of threads.
+    device, threads, matmul_precision
+        Where and how it computes; bits repeat for the same device and number of threads.
     checkpoint_minutes, checkpoint_epochs
         How often the training state is saved.
     tensorboard, profile
@@ -315,6 +315,9 @@ class FitOptions(Options):
     threads: int | None = Field(default=None, ge=1, le=1024)
     """Processor threads; if not given all that the process may use, or one for small data, where more are
     slower. Bits repeat for the same number."""
+    matmul_precision: Literal["highest", "high", "medium"] = "medium"
+    """Of the matrix products of training steps, as torch.set_float32_matmul_precision takes it: medium may
+    round factors to bfloat16 where the processor is faster with them; highest never does."""
     checkpoint_minutes: float = Field(default=5.0, ge=0)
     """Save at least this often."""
     checkpoint_epochs: int = Field(default=10, ge=1)

@@ -58,18 +58,18 @@ class Windows(NamedTuple):
     places: Int64[Tensor, " r"]
     """Of each row: window · length + place in it."""
     first: int = 0
-    """Where these are some of a block's windows: which of them comes first …"""
-    n_windows: int | None = None
-    """… and how many the block has; none, where they are all."""
+    """Where these are some of a block's windows: how many rows the windows before them have …"""
+    n_places: int | None = None
+    """… and how many rows the block has; none, where they are all."""
 
     def part(self, rows: slice) -> "Windows":
         """The windows of these rows; a window whose rows are split between two processes is in both parts."""
-        n_windows, length = self.items.shape
-        places = self.places[rows]
+        length, places = self.items.shape[1], self.places[rows]
         # A process without rows gets one window all the same, so that no tensor is empty.
         first, last = (int(places[0]), int(places[-1])) if len(places) else (0, 0)
         first, last = first // length, last // length + 1
-        return Windows(self.items[first:last], places - first * length, first, n_windows)
+        before = int(torch.searchsorted(self.places, first * length))
+        return Windows(self.items[first:last], places - first * length, before, len(self.places))
 
 
 class PairBatch(NamedTuple):

@@ -5,10 +5,13 @@ a learnt weight for each age; Kang and McAuley, 2018, for recommendation) weighs
 """
 
 import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from hdccf.data.batches import NO_ITEM, History, Windows
@@ -17,7 +20,12 @@ from hdccf.rng import dropout_mask
 from hdccf.similarity import Vectors, unit
 
 _GROUPS = 4
-"""Windows of similar length are encoded together."""
+"""Histories of similar length attend together."""
+_ROW_STEP = 64
+_LENGTH_STEP = 8
+"""Numbers of rows and padded lengths are multiples of these."""
+_SCORES = 1 << 17
+"""Pairs of items in a group: their attention weights stay in the cache."""
 
 
 class Table(nn.Module):
@@ -71,11 +79,12 @@ class Table(nn.Module):
     ) -> Vectors:
         """For each row what attention makes of the items of its window up to its place."""
         present = windows.items != NO_ITEM
-        distinct, places = torch.unique(windows.items.clamp_min(0), return_inverse=True)
+        distinct, places = torch.unique(windows.items[present], return_inverse=True)
         items = functional.embedding(places, self._look_up(self.embedding, distinct))
-        n_windows = len(windows.items) if windows.n_windows is None else windows.n_windows
-        encoded = attention(items, present, generator, first=windows.first, n_windows=n_windows)
-        users = encoded.flatten(0, 1)[windows.places]
+        encoded = attention(items, present.sum(1), generator, first=windows.first, n_items=windows.n_places)
+        # The number of a place among those that hold an item; an empty history has none.
+        numbers = present.flatten().cumsum(0).index_select(0, windows.places) - 1
+        users = encoded.index_select(0, numbers.clamp_(min=0))
         return Vectors(users, users)
 
     def _look_up(self, table: nn.Parameter, nodes: Int64[Tensor, "*n"] | None) -> Tensor:
@@ -102,73 +111,143 @@ class HistoryAttention(nn.Module):
 
     def forward(
         self,
-        items: Float[Tensor, "n length d"],
-        present: Bool[Tensor, "n length"],
+        items: Float[Tensor, "t d"],
+        lengths: Int64[Tensor, " n"],
         generator: torch.Generator | None = None,
         *,
         first: int = 0,
-        n_windows: int | None = None,
-    ) -> Float[Tensor, "n length d"]:
-        """The user after each item of each window; a generator drops parts out, as in training.
+        n_items: int | None = None,
+    ) -> Float[Tensor, "rows d"]:
+        """The user after each item of some histories; a generator drops parts out, as in training.
 
-        Where these are some of a block's windows, `first` and `n_windows` say which and of how many.
+        Parameters
+        ----------
+        items
+            The vectors of all histories, one history after the other, oldest item first.
+        lengths
+            How many of them belong to each history.
+        generator
+            For dropout; none without it.
+        first, n_items
+            Where these are some of a block's histories: how many items come before them, and how many
+            there are in all.
+
+        Returns
+        -------
+        A row for each item, and some more at the end without a meaning.
         """
-        length, n = items.shape[1], len(items) if n_windows is None else n_windows
-        masks = self._masks(items, generator, n, slice(first, first + len(items)))
-        lengths = present.sum(1)
-        order = lengths.argsort(descending=True)
-        encoded = []
-        for group in order.chunk(_GROUPS):
-            # Short histories need not wait for long ones: what is before the longest of a group is empty.
-            start = length - max(int(lengths[group[0]]), 1)
-            dropped = [None if mask is None else mask[group, start:] for mask in masks]
-            part = self._encode(items[group, start:], present[group, start:], dropped)
-            encoded.append(functional.pad(part, (0, 0, start, 0)))
-        return torch.cat(encoded)[order.argsort()]
-
-    def _encode(
-        self,
-        items: Float[Tensor, "n m d"],
-        present: Bool[Tensor, "n m"],
-        masks: list[Float[Tensor, "n m d"] | None],
-    ) -> Float[Tensor, "n m d"]:
-        """Of windows that are cut to their last m places; a mask for each thing that may be dropped."""
-        places, dim = items.shape[1:]
+        layout = _Layout.of(lengths)
+        masks = self._masks(items, generator, first, layout.n_rows, n_items)
+        ages = self.ages.index_select(0, layout.ages + len(self.ages))
         # Unit vectors have entries of about 1/√d; norms and age vectors are made for entries of about 1.
-        x = _dropped(unit(items) * math.sqrt(dim) + self.ages[-places:], masks[0])
-        past = torch.ones(places, places, dtype=torch.bool, device=items.device).tril()
-        # An empty place attends to itself, so that no softmax is over an empty row; its output is not used.
-        itself = torch.eye(places, dtype=torch.bool, device=items.device)
-        visible = (past & present.unsqueeze(1)) | itself
+        x = unit(items) * math.sqrt(items.shape[1]) + ages
+        x = _dropped(functional.pad(x, (0, 0, 0, layout.n_rows - len(x))), masks[0])
         for layer, attn_dropout, forward_dropout in zip(self.layers, masks[1::2], masks[2::2], strict=True):
             assert isinstance(layer, AttentionLayer)  # noqa: S101 - nn.ModuleList has no types
-            x = x + _dropped(layer.attend(x, visible), attn_dropout)
+            x = x + _dropped(layer.attend(x, layout), attn_dropout)
             x = x + _dropped(layer.feed_forward(x), forward_dropout)
         return unit(self.norm(x))
 
     def _masks(
         self,
-        items: Float[Tensor, "n length d"],
+        items: Float[Tensor, "t d"],
         generator: torch.Generator | None,
-        n_windows: int,
-        own: slice,
-    ) -> list[Float[Tensor, "n length d"] | None]:
+        first: int,
+        n_rows: int,
+        n_items: int | None,
+    ) -> list[Float[Tensor, "rows d"] | None]:
         wanted = 1 + 2 * len(self.layers)
         if generator is None or self.keep == 1.0:
             return [None] * wanted
-        # Drawn for all windows of the block, so that it does not matter who looks at which of them.
-        like = items.new_empty(1).expand(n_windows, *items.shape[1:])
-        return [dropout_mask(like, self.keep, generator)[own] for _ in range(wanted)]
+        # Drawn for all histories of the block, so that a split among processes does not matter.
+        like = items.new_empty(1, 1).expand(len(items) if n_items is None else n_items, items.shape[1])
+        own = slice(first, first + len(items))
+        more = (0, 0, 0, n_rows - len(items))
+        return [functional.pad(dropout_mask(like, self.keep, generator)[own], more) for _ in range(wanted)]
 
 
-def _dropped(x: Float[Tensor, "n m d"], mask: Float[Tensor, "n m d"] | None) -> Float[Tensor, "n m d"]:
+def _dropped(x: Float[Tensor, "t d"], mask: Float[Tensor, "t d"] | None) -> Float[Tensor, "t d"]:
     return x if mask is None else x * mask
+
+
+class _Layout(NamedTuple):
+    """Where the items of histories are: one after the other as rows, or in groups of padded histories.
+
+    Everything but attention is computed by row. Attention takes histories of similar length together, each
+    filled up at its end, where no item looks. Both sizes are rounded up, so that the same ones come again:
+    the matrix products of a new size are slow.
+    """
+
+    n_rows: int
+    """Items, at least one row without a meaning, and some more."""
+    ages: Int64[Tensor, " t"]
+    """Of each item: −1 for the latest of its history, −2 for the one before it …"""
+    groups: list[tuple[int, int]]
+    """Number of histories and padded length of each group."""
+    rows: Int64[Tensor, " s"]
+    """The row of each slot of all groups, one after the other, and of one more that is empty."""
+    slots: Int64[Tensor, " rows"]
+    """The slot of each row."""
+
+    @classmethod
+    def of(cls, lengths: Int64[Tensor, " n"]) -> "_Layout":
+        device = lengths.device
+        ends = lengths.cumsum(0)
+        n_items = int(ends[-1]) if len(ends) else 0
+        n_rows = _rounded(n_items + 1, _ROW_STEP)
+        ages = torch.arange(n_items, device=device) - torch.repeat_interleave(ends, lengths)
+        groups, rows, found = [], [], 0
+        slots = torch.empty(n_rows, dtype=torch.int64, device=device)
+        for group, padded in _groups(lengths):
+            own = lengths[group].unsqueeze(1)
+            place = torch.arange(padded, device=device)
+            row = torch.where(place < own, (ends[group].unsqueeze(1) - own) + place, n_items).flatten()
+            groups.append((len(group), padded))
+            rows.append(row)
+            slots[row] = torch.arange(found, found + len(row), device=device)
+            found += len(row)
+        slots[n_items:] = found
+        rows.append(torch.full((1,), n_items, device=device))
+        return cls(n_rows, ages, groups, torch.cat(rows), slots)
+
+
+def _groups(lengths: Int64[Tensor, " n"]) -> Iterator[tuple[Int64[Tensor, " g"], int]]:
+    """Histories of similar length, none of them empty, and the length that they are padded to."""
+    for similar in lengths.argsort(descending=True).chunk(_GROUPS):
+        padded = _rounded(int(lengths[similar[0]]), _LENGTH_STEP)
+        if padded:
+            some = similar[lengths[similar] > 0]
+            for group in torch.split(some, max(1, _SCORES // padded**2)):
+                yield group, padded
+
+
+def _rounded(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+class _Reorder(torch.autograd.Function):
+    """Rows in another order. What an empty row or slot holds has no meaning and no gradient, so that the
+    gradient is a look-up as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(inverse)
+        return x.index_select(0, index)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (inverse,) = ctx.saved_tensors
+        return grad.index_select(0, inverse), None, None
+
+
+def _reorder(x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
+    reordered: Tensor = _Reorder.apply(x, index, inverse)  # type: ignore[no-untyped-call]
+    return reordered
 
 
 class AttentionLayer(nn.Module):
     """One layer: self-attention with a weight for each age, and a feed-forward network."""
-
-    apart: Tensor
 
     def __init__(self, dim: int, length: int, heads: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -183,23 +262,34 @@ class AttentionLayer(nn.Module):
         self.age_weights = nn.Parameter(torch.zeros(heads, length))
         self.inner, self.inner_bias = drawn(dim, dim), nn.Parameter(torch.zeros(dim))
         self.outer = nn.Parameter(torch.zeros(dim, dim))
-        places = torch.arange(length)
-        apart = (places.unsqueeze(1) - places).clamp_min(0)
-        self.register_buffer("apart", apart, persistent=False)
 
-    def attend(
-        self, x: Float[Tensor, "n length d"], visible: Bool[Tensor, "n length length"]
-    ) -> Float[Tensor, "n length d"]:
-        n, length, dim = x.shape
+    def attend(self, x: Float[Tensor, "rows d"], layout: _Layout) -> Float[Tensor, "rows d"]:
+        dim = x.shape[1]
+        size = dim // self.heads
         projected = functional.linear(self.first_norm(x), self.query_key_value)
-        query, key, value = projected.view(n, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
-        weights = self.age_weights[:, self.apart[:length, :length]].expand(n, -1, -1, -1)
-        attended = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=weights.masked_fill(~visible.unsqueeze(1), -torch.inf)
-        )
-        return functional.linear(attended.transpose(1, 2).reshape(n, length, dim), self.output)
+        slots = _reorder(projected, layout.rows, layout.slots)
+        longest = max((length for _, length in layout.groups), default=0)
+        age_weights = self._age_weights(longest)
+        attended, first = [], 0
+        for n, length in layout.groups:
+            own = slots[first : first + n * length].view(n, length, 3, self.heads, size)
+            query, key, value = own.permute(2, 0, 3, 1, 4).reshape(3, n * self.heads, length, size)
+            logits = torch.bmm(query, key.transpose(1, 2)).view(n, self.heads, length, length)
+            logits = logits * size**-0.5 + age_weights[:, :length, :length]
+            values = torch.bmm(logits.softmax(-1).view(-1, length, length), value)
+            attended.append(values.view(n, self.heads, length, size).transpose(1, 2).reshape(-1, dim))
+            first += n * length
+        attended.append(x.new_zeros(1, dim))
+        return functional.linear(_reorder(torch.cat(attended), layout.slots, layout.rows), self.output)
 
-    def feed_forward(self, x: Float[Tensor, "n length d"]) -> Float[Tensor, "n length d"]:
+    def _age_weights(self, length: int) -> Float[Tensor, "heads length length"]:
+        """Of each place and each other one by how much older it is; −inf for those that come later."""
+        older = torch.arange(length, device=self.age_weights.device)
+        older = older.unsqueeze(1) - older
+        weights = self.age_weights[:, older.clamp(0, self.age_weights.shape[1] - 1)]
+        return weights.masked_fill(older < 0, -torch.inf)
+
+    def feed_forward(self, x: Float[Tensor, "rows d"]) -> Float[Tensor, "rows d"]:
         inner = functional.gelu(functional.linear(self.second_norm(x), self.inner, self.inner_bias))
         return functional.linear(inner, self.outer)
 

@@ -120,7 +120,8 @@ class Loop:
         """The steps of the present epoch that are still to be done; gives its last batch."""
         state, batch = self.state, None
         drawn = self.model.batches(generator_for(self.seed, "epoch", state.epoch))
-        with at_most(torch.get_num_threads() if worth_sharing(self.model) else 1):
+        threads = torch.get_num_threads() if worth_sharing(self.model) else 1
+        with at_most(threads), matmul_precision(self.options.matmul_precision):
             for number, batch in enumerate(timed(self.clock, "sampling", drawn)):
                 if number < state.step:
                     continue  # done before the interruption; drawing it keeps the generator in step
@@ -339,3 +340,14 @@ def at_most(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """The precision of matrix products within, in PyTorch's words; evaluation keeps the highest."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -19,7 +19,7 @@ from hdccf.models.hdccf.settings import HDCCF
 from hdccf.models.layers import HistoryAttention, Table, start_spectral
 from hdccf.similarity import SIMILARITIES, Modulated, Similarity, Vectors
 
-_USERS_AT_ONCE = 512
+_USERS_AT_ONCE = 128
 
 
 class HDCCFNetwork(Model):
