@@ -12,9 +12,9 @@ import hdccf.kernels.embedding_numba
 import hdccf.kernels.pairwise_numba
 from hdccf.config import FitOptions, TrainingSettings
 from hdccf.data.split import predefined_split
-from hdccf.evaluation.ranking import Ranker
 from hdccf.models.base import Scorer
-from hdccf.training.fit import StopTraining, fit, parse_metric
+from hdccf.training.calibrate import parse_metric, validation_ranker
+from hdccf.training.fit import StopTraining, fit
 
 METRIC = "sampled:ndcg@10"
 PATIENCE = 8
@@ -34,8 +34,8 @@ class Validator:
     """Measures a scorer on the validation part. The same object serves all systems of a comparison."""
 
     def __init__(self, split: hdccf.Split, metric: str = METRIC) -> None:
-        self.protocol, self.name = parse_metric(metric)
-        self.ranker = Ranker(split, "validation")
+        self.protocol, self.name, _ = parse_metric(metric)
+        self.ranker = validation_ranker(split, metric)
 
     def __call__(self, scorer: Scorer) -> float:
         return self.ranker.measure(scorer, (self.name,), (self.protocol,))[self.protocol][self.name]

@@ -266,3 +266,25 @@ def test_the_curve_prints(trained: Path) -> None:
 def test_an_unknown_calibration_is_refused() -> None:
     with pytest.raises(ConfigError, match="calibrate"):
         hdccf.HDCCF(calibrate="some")  # type: ignore[arg-type]
+
+
+def test_validation_by_popular_candidates_ranks_among_them() -> None:
+    split = small_split()
+    metric = "popular:ndcg@3"
+    calibrator = Calibrator(split, metric)
+    drawn = Ranker(split, "validation", weighting="popularity", folder=None)
+    np.testing.assert_array_equal(calibrator.ranker.negatives, drawn.negatives)
+    values = []
+    settings = hdccf.HDCCF(epochs=1, evaluate_every=1, validation_metric=metric, calibrate="off")
+    model = fit(split, settings, on_evaluation=lambda record: values.append(record["validation"][metric]))
+    expected = hdccf.evaluate(
+        model.model.scorer(),
+        split,
+        part="validation",
+        protocols=("sampled",),
+        ks=(3,),
+        weighting="popularity",
+    )
+    assert values == [pytest.approx(expected.values["sampled"]["ndcg@3"])]
+    with pytest.raises(ConfigError, match="popular"):
+        Calibrator(split, "frequent:ndcg@3")

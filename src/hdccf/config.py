@@ -237,7 +237,8 @@ class TrainingSettings(Settings):
     evaluate_every: int = Field(default=1, ge=1)
     """Epochs between evaluations on the validation part."""
     validation_metric: str = VALIDATION_METRIC
-    """What early stopping and the choice of the best epoch go by: protocol:metric@k."""
+    """What early stopping, the best epoch and the calibration go by, protocol:metric@k: `sampled`, `popular`
+    (candidates drawn by popularity) or `full`."""
 
     @model_validator(mode="after")
     def _decay_reaches_every_row(self) -> Self:

@@ -70,10 +70,11 @@ def fit(
         about = {**about, "init_from": start_from(model, name_of(settings), split.train, init_from)}
     with locked(Path(out), RunError):
         run = RunFolder.create(Path(out), {name_of(settings): settings}, split, seed, options, about)
-        place, protocol = storage_of(run, cluster), ""
+        place, weighting = storage_of(run, cluster), None
         if isinstance(settings, TrainingSettings):
-            protocol, _ = parse_metric(settings.validation_metric)
-        write_store(split, f"{place}/store", candidates=protocol == "sampled")
+            protocol, _, drawn = parse_metric(settings.validation_metric)
+            weighting = drawn if protocol == "sampled" else None
+        write_store(split, f"{place}/store", weighting=weighting)
         if model is not None:
             checkpoint.save(run.path / _START / "start.safetensors", model.state_dict(), {})
         return _train(run, cluster, progress)

@@ -163,7 +163,7 @@ def store_of(run: RunFolder) -> Iterator[Store]:
         yield Store(f"{storage_of(run, run.options.cluster)}/store")
         return
     with tempfile.TemporaryDirectory(prefix="hdccf-store-") as folder:
-        write_store(run.split(), folder, candidates=False)
+        write_store(run.split(), folder, weighting=None)
         yield Store(folder)
 
 

@@ -47,8 +47,11 @@ def file_system_of(path: str) -> tuple[fs.FileSystem, str]:
     return system, folder
 
 
-def write_store(split: Split, path: str, *, candidates: bool = True) -> None:
-    """Writes a split, and the candidates of its validation; meta.json, last, says that it is complete."""
+def write_store(split: Split, path: str, *, weighting: str | None = "uniform") -> None:
+    """Writes a split; meta.json, last, says that it is complete.
+
+    `weighting` is how the candidates of its validation are drawn; None writes none.
+    """
     system, folder = file_system_of(path)
     system.create_dir(folder, recursive=True)
 
@@ -66,8 +69,8 @@ def write_store(split: Split, path: str, *, candidates: bool = True) -> None:
     write("by_item", {"item": items, "user": train.by_item.neighbours})
     for name in _HELD_OUT:
         write(name, _columns(split.part(name)))
-    if candidates and len(split.validation):
-        frozen = frozen_candidates(split, "validation")
+    if weighting is not None and len(split.validation):
+        frozen = frozen_candidates(split, "validation", weighting=weighting)
         each = pa.FixedSizeListArray.from_arrays(frozen.negatives.ravel(), frozen.negatives.shape[1])
         write("candidates", {"user": frozen.users.astype(np.int32), "negatives": each})
     meta = {

@@ -121,7 +121,7 @@ class DistributedValidator:
                 self.alone = build(settings, data.split.train, torch.Generator())
             weights = shard_state(model.state_dict(), self.alone, data.users)
             self.alone.load_state_dict(weights, assign=True)  # without a copy
-            protocol, name = parse_metric(settings.validation_metric)
+            protocol, name, _ = parse_metric(settings.validation_metric)
             values = metrics.per_user(self.ranker.rank(self.alone.scorer(), protocol).ranks, name)
         total, count = self._sum_and_count(values)
         return {settings.validation_metric: total / count}
@@ -130,7 +130,8 @@ class DistributedValidator:
     def chance(self) -> float:
         values = np.empty(0)
         if self.ranker is not None and isinstance(self.settings, TrainingSettings):
-            values = self.ranker.chance(*parse_metric(self.settings.validation_metric))
+            protocol, name, _ = parse_metric(self.settings.validation_metric)
+            values = self.ranker.chance(protocol, name)
         return beyond_chance(*self._sum_and_count(values))
 
     def _sum_and_count(self, values: metrics.Values) -> tuple[float, float]:

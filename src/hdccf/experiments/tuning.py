@@ -16,10 +16,10 @@ import torch
 from hdccf.config import FitOptions, TrainingSettings, build_settings
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, HdccfError, TrainingError
-from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.studies import Budget, Question, StudyFile, import_optuna
 from hdccf.files import atomic_file
-from hdccf.training.fit import StopTraining, fit, parse_metric
+from hdccf.training.calibrate import parse_metric, validation_ranker
+from hdccf.training.fit import StopTraining, fit
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -128,8 +128,9 @@ def _measure(
     fitted = fit(split, settings, seed=question.seed, options=options, on_evaluation=watch)
     if trained:
         return watch.best
-    protocol, name = parse_metric(question.metric)
-    return Ranker(split, "validation").measure(fitted, (name,), (protocol,))[protocol][name]
+    protocol, name, _ = parse_metric(question.metric)
+    ranker = validation_ranker(split, question.metric)
+    return ranker.measure(fitted, (name,), (protocol,))[protocol][name]
 
 
 class _Watch:

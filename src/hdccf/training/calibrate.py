@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,17 +39,35 @@ Point = tuple[float, float]
 """γ and w."""
 
 
-def parse_metric(metric: str) -> tuple[str, str]:
-    """Protocol and name of a `validation_metric`, before an epoch is spent on it."""
+class ValidationMetric(NamedTuple):
+    """What a `validation_metric` such as popular:ndcg@10 says."""
+
+    protocol: str
+    name: str
+    weighting: str
+    """How the candidates of sampled ranking are drawn."""
+
+
+def parse_metric(metric: str) -> ValidationMetric:
+    """A `validation_metric`, before an epoch is spent on it; `popular` draws candidates by popularity."""
     protocol, colon, name = metric.partition(":")
     if not colon:
         raise ConfigError(f"validation_metric={metric!r} names no protocol; write it like sampled:ndcg@10")
+    weighting = "popularity" if protocol == "popular" else "uniform"
+    ranked = "sampled" if protocol == "popular" else protocol
     try:
-        check_protocols((protocol,))
+        check_protocols((ranked,))
         metrics.parse(name)
     except EvaluationError as cause:
-        raise ConfigError(f"validation_metric={metric!r} is not possible: {cause}") from cause
-    return protocol, name
+        raise ConfigError(
+            f"validation_metric={metric!r} is not possible: {cause}, or popular (sampled by popularity)"
+        ) from cause
+    return ValidationMetric(ranked, name, weighting)
+
+
+def validation_ranker(split: Split, metric: str, **options: Any) -> Ranker:
+    """Ranks the validation part among the candidates of a `validation_metric`."""
+    return Ranker(split, "validation", weighting=parse_metric(metric).weighting, **options)
 
 
 def calibrate_run(
@@ -99,9 +118,9 @@ class Calibrator:
         self.train, self.metric = split.train, metric
         leave_one_out = split.method == "leave-one-out" and split.train.times is not None
         self.histories = [split.train, _without_last(split.train)] if leave_one_out else [split.train]
-        self.protocol, self._name = parse_metric(metric)
+        self.protocol, self._name, _ = parse_metric(metric)
         most = min(users, max(_FEWEST_USERS, _DENSE_SCORES // split.n_items))
-        self.ranker = Ranker(_sampled(split, most), "validation", folder=None)
+        self.ranker = validation_ranker(_sampled(split, most), metric, folder=None)
         self.users = torch.from_numpy(self.ranker.queries.users)
         self._places = torch.zeros(split.n_users, dtype=torch.long)
         self._places[self.users] = torch.arange(len(self.users))

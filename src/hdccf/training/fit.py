@@ -17,7 +17,6 @@ from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, RunError
-from hdccf.evaluation.ranking import Ranker
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Model
@@ -25,7 +24,7 @@ from hdccf.models.hdccf.settings import automatic_candidates
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
-from hdccf.training.calibrate import Calibrator, calibrate_run, metric_of, parse_metric
+from hdccf.training.calibrate import Calibrator, calibrate_run, metric_of, parse_metric, validation_ranker
 from hdccf.training.loop import (
     Diagnosis,
     Loop,
@@ -365,7 +364,7 @@ class SplitValidator:
 
     def __init__(self, split: Split, settings: Settings, calibrator: Calibrator | None = None) -> None:
         self.metric, self.calibrator = metric_of(settings), calibrator
-        self.ranker = Ranker(split, "validation") if len(split.validation) else None
+        self.ranker = validation_ranker(split, self.metric) if len(split.validation) else None
 
     def __call__(self, model: Model) -> dict[str, float]:
         if self.ranker is None:
@@ -373,14 +372,15 @@ class SplitValidator:
         if self.calibrator is not None:
             facts = self.calibrator(model).facts
             return {self.metric: facts["after"], "uncalibrated": facts["before"]}
-        protocol, name = parse_metric(self.metric)
+        protocol, name, _ = parse_metric(self.metric)
         return {self.metric: self.ranker.measure(model.scorer(), (name,), (protocol,))[protocol][name]}
 
     @cached_property
     def chance(self) -> float:
         if self.ranker is None:
             return -math.inf
-        values = self.ranker.chance(*parse_metric(self.metric))
+        protocol, name, _ = parse_metric(self.metric)
+        values = self.ranker.chance(protocol, name)
         return beyond_chance(float(np.nansum(values)), int(np.count_nonzero(~np.isnan(values))))
 
 
