@@ -116,14 +116,16 @@ class Calibrator:
 
     def __init__(self, split: Split, metric: str, *, users: int = VALIDATION_USERS) -> None:
         self.train, self.metric = split.train, metric
-        leave_one_out = split.method == "leave-one-out" and split.train.times is not None
-        self.histories = [split.train, _without_last(split.train)] if leave_one_out else [split.train]
         self.protocol, self._name, _ = parse_metric(metric)
         most = min(users, max(_FEWEST_USERS, _DENSE_SCORES // split.n_items))
         self.ranker = validation_ranker(_sampled(split, most), metric, folder=None)
         self.users = torch.from_numpy(self.ranker.queries.users)
         self._places = torch.zeros(split.n_users, dtype=torch.long)
         self._places[self.users] = torch.arange(len(self.users))
+        # Of the ranked users only: no others are encoded.
+        own = split.train.subset(np.isin(split.train.users, self.ranker.queries.users))
+        leave_one_out = split.method == "leave-one-out" and split.train.times is not None
+        self.histories = [own, _without_last(own)] if leave_one_out else [own]
 
     @cached_property
     def _filter(self) -> tuple[ItemFilter, list[Tensor]]:
@@ -141,12 +143,14 @@ class Calibrator:
 
     def __call__(self, model: Model) -> Calibration:
         """The calibration of a trained model."""
-        settings, scorer = model.settings, model.scorer()
+        settings = model.settings
+        if model.users_are_histories:
+            own = [self._rows(model.users_from(events).score_block) for events in self.histories]
+        else:
+            own = [self._rows(model.scorer().score_block)] * len(self.histories)
+        rows = torch.arange(len(self.users))
+        scorer = _Combined(rows, own[0], torch.zeros(self.train.n_items), None, 0.0)
         neutral = Calibration.neutral(settings, scorer, self.train)
-        own = [self._rows(scorer.score_block)]
-        for events in self.histories[1:]:
-            changed = model.users_are_histories
-            own.append(self._rows(model.users_from(events).score_block) if changed else own[0])
         filtered: Sequence[Tensor | None] = [None] * len(own)
         if settings.calibration == "full":
             item_filter, filtered = self._filter
