@@ -385,11 +385,12 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
         attention = {
             **PRESETS["attention"],
             **common,
+            "learning_rate": 4e-3,
             "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
             "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
         }
         if train.n_items >= _MANY_ITEMS:
-            attention |= {**sharp, "embedding_dim": 128, "learning_rate": 1e-3}
+            attention |= {**sharp, "embedding_dim": 128, "learning_rate": 2e-3}
         history = {**once, "user_vector": "history"}
         tried = {"attention": attention, "history": history, "free": free, "free (τ 0.15)": flat}
     found = dict[str, HDCCF]()
