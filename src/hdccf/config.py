@@ -299,6 +299,8 @@ class FitOptions(Options):
         Whether to write curves for TensorBoard, and seconds by stage.
     calibrate
         Whether to choose the popularity dial and the item–item filter on validation after training.
+    refit
+        Whether to train once more on all events, for as many epochs as validation selected.
     minutes
         A limit of the automatic choice among candidates.
     cluster
@@ -327,6 +329,9 @@ class FitOptions(Options):
     """The workers that train together; none is this process alone."""
     calibrate: bool = True
     """Choose the popularity dial and the weight of an item–item filter on validation after training."""
+    refit: bool | None = None
+    """Once validation has chosen epoch, settings and calibration, train once more on all events for as many
+    epochs, and answer with those weights. The default for your own events, not for named data sets."""
     minutes: float | None = Field(default=None, gt=0)
     """Where settings are chosen automatically: compare candidates for so many minutes at most. The choice
     then depends on the speed of the machine as well as on the seed."""

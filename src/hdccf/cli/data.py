@@ -21,7 +21,7 @@ _COLUMNS = "Columns of a file"
 _FORMAT = "How a file is read"
 _NAMED = "Named data sets"
 _COLUMN = Flag(metavar="COLUMN", panel=_COLUMNS)
-SPLITS = ("leave-one-out", "global-time", "random", "predefined")
+SPLITS = ("leave-one-out", "global-time", "random", "none", "predefined")
 _PAPER_CORE = 5
 _TEXT_ONLY = ("separator", "header", "encoding")
 _NAMED_ONLY = {"folder": "from", "fresh": "fresh"}
@@ -86,7 +86,7 @@ class SplitOptions(Options):
     """Your own events: a file, a folder, a glob, or a database with --query."""
     split: Annotated[str | None, Flag(metavar="|".join(SPLITS))] = None
     """How to hold out what is tested on. The default, leave-one-out, takes each user's last item, as the
-    paper does."""
+    paper does. none trains on everything, and cannot tell how good it is: see also --refit."""
     core: Annotated[int | None, Flag(metavar="K"), Field(ge=0)] = None
     """Keep users and items with at least K interactions each. 5 for named data sets, as in the paper; 0, all,
     for your own."""
@@ -141,7 +141,7 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
 def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: CacheOptions) -> "Split":
     """The split that training and its evaluation go by."""
     from hdccf.data import datasets
-    from hdccf.data.split import global_time_split, leave_one_out, random_split
+    from hdccf.data.split import global_time_split, leave_one_out, no_split, random_split
 
     source = options.source
     published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
@@ -160,6 +160,8 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
         return leave_one_out(data)
     if method == "global-time":
         return global_time_split(data)
+    if method == "none":
+        return no_split(data)
     return random_split(data, seed=seed)
 
 

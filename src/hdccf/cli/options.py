@@ -97,9 +97,11 @@ class _Group:
             name: next((getattr(note, bound) for note in found.metadata if hasattr(note, bound)), None)
             for name, bound in (("min", "ge"), ("max", "le"))
         }
-        # A truth value is a mere switch, without a --no- form, unless its names have one.
+        # A truth value that is off is a mere switch; one that is on, or left open, has a --no- form as well.
+        plain = self.option(name)
+        both = f"{plain}/--no-{plain[2:]}" if hint in (bool, bool | None) and default is not False else plain
         option = typer.Option(
-            *(shape.names or self.option(name)).split(),
+            *(shape.names or both).split(),
             metavar=shape.metavar,
             help=escape(" ".join((found.description or "").split())),
             rich_help_panel=shape.panel or self.panel.title,

@@ -1,6 +1,7 @@
 """`hdccf train`: train a model on a split of interactions, and keep it as a run."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,6 +85,7 @@ def train(
     """Train a model on a data set or on your own events, and keep it as a run.
 
     The last interaction of each user is held out for testing, the one before for choosing the best epoch.
+    Your own events are then trained on once more with nothing held out (--no-refit leaves that out).
     Without --preset a few configurations of HDCCF are compared first, and the best is trained to the end;
     --set narrows the choice, and --minutes bounds it. Ctrl-C saves, and --resume goes on as if nothing had
     happened.
@@ -100,6 +102,8 @@ def train(
         from hdccf.distributed.driver import check
 
         check(settings)  # before any data is read
+        if options.refit:
+            raise ConfigError("--refit trains in one process; leave out --workers, or --refit")
     split = open_split(data, model.seed, read, cache)
     candidates = {model.model: settings}
     if model.automatic and cluster is None:
@@ -108,6 +112,17 @@ def train(
     decided = settings.choices(split.train)
     if others:
         decided = f"comparing {', '.join(candidates)} on validation; --preset or --set narrows the choice"
+    elif not len(split.validation) and isinstance(settings, TrainingSettings):
+        chosen = (
+            f"{next(iter(candidates))}, the first automatic configuration, is" if model.automatic else "it is"
+        )
+        decided = (
+            f"there is nothing to validate on: {chosen} trained for {settings.epochs} epochs; "
+            "--set epochs=N is another number"
+        )
+    if options.refit is None:
+        own = data.interactions is not None and split.method != "none" and cluster is None
+        options = options.changed(refit=own)
     for remark in (repr(split), *split.remarks(), decided):
         if remark:
             note(remark)
@@ -142,7 +157,7 @@ def _candidates(fixed: dict[str, Any], split: "Split", init_from: Path | None) -
     from hdccf.recommend.run_folder import RunFolder
 
     if init_from is None:
-        return dict(automatic_candidates(split.train, **fixed))
+        return dict(automatic_candidates(split.train, validated=len(split.validation) > 0, **fixed))
     source = RunFolder.open(init_from)
     return {source.model: source.settings.changed(**fixed)}
 
@@ -179,8 +194,17 @@ def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
 
 
 def _print_result(path: Path) -> None:
+    from hdccf.recommend.run_folder import RunFolder
+
     result = json.loads((path / "result.json").read_text(encoding="utf-8"))
     value, epoch = result["best_value"], result["best_epoch"]
     best = "" if value is None else f", validation {value:.4f} at epoch {epoch}"
     typer.echo(f"{path}: trained in {result['seconds']:.0f} s{best}")
-    typer.echo(f"Next: hdccf evaluate {path}")
+    if "refit" in result:
+        typer.echo(
+            f"Refitted on all {result['refit']['pairs']:,} pairs: recommend and serve use these weights, "
+            "evaluate those before, which have not seen the held-out items (--no-refit leaves it out)"
+        )
+    quoted = shlex.quote(str(path))
+    unheld = RunFolder.open(path).config["split"]["method"] == "none"
+    typer.echo(f"Next: hdccf recommend {quoted} USER" if unheld else f"Next: hdccf evaluate {quoted}")

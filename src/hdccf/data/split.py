@@ -1,4 +1,4 @@
-"""`Split`: interactions in three parts under one set of ids, and four ways to make one."""
+"""`Split`: interactions in three parts under one set of ids, and five ways to make one."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ class Split:
     test: Interactions
     """What results are reported on; may be empty."""
     method: str
-    """How it was cut: "leave-one-out", "global-time", "random" or "predefined"."""
+    """How it was cut: "leave-one-out", "global-time", "random", "predefined" or "none"."""
     facts: dict[str, int]
     """What the cut did, counted; `describe` puts it into words."""
 
@@ -372,6 +372,26 @@ def predefined_split(
         "items_added": aligned[0].n_items - first.n_items,
     }
     return _made(aligned, "predefined", facts, progress)
+
+
+def no_split(data: Interactions) -> Split:
+    """All interactions are for training, and none is held out: nothing can be validated or evaluated.
+
+    Parameters
+    ----------
+    data
+        The interactions to train on.
+
+    Returns
+    -------
+    Split
+        One whose validation and test parts are empty.
+
+    Examples
+    --------
+    >>> model = hdccf.fit(hdccf.no_split(data), hdccf.HDCCF(epochs=20))
+    """
+    return _made(_cut(data, np.zeros(len(data), np.uint8)), "none", {}, False)
 
 
 # -- common to all -------------------------------------------------------------------------------------------

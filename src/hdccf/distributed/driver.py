@@ -29,7 +29,7 @@ from hdccf.errors import ConfigError, RunError, TrainingError, one_line
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.recommend.recommender import Recommender, load_run
-from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder
+from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder, removed_if_it_fails
 from hdccf.rng import generator_for
 from hdccf.training.calibrate import calibrate_run, parse_metric
 from hdccf.training.fit import result_of
@@ -76,7 +76,8 @@ def fit(
         write_store(split, f"{place}/store", candidates=protocol == "sampled")
         if model is not None:
             checkpoint.save(run.path / _START / "start.safetensors", model.state_dict(), {})
-        return _train(run, cluster, progress)
+        with removed_if_it_fails(run.path):
+            return _train(run, cluster, progress)
 
 
 def resume(run: RunFolder, *, progress: bool = False) -> Recommender:

@@ -47,6 +47,7 @@ def recommend_all(
     """
     if out.suffix != ".parquet":
         raise ConfigError(f"{out} is not a Parquet file; give a name that ends in .parquet")
+    run = run if wanted.get("history") == "train" else run.answering
     with store_of(run) as store, connected(cluster, progress=False):
         some = shards(store, cluster.workers)
         with progress_bar("recommending", store.n_users, enabled=progress) as advance:

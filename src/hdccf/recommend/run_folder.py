@@ -7,8 +7,10 @@ race.jsonl          where settings were chosen among candidates: each candidate 
 race/               the trainings of the candidates, until one is chosen
 metrics.jsonl       a line an evaluation
 checkpoint.safetensors   where training stands; resuming starts here
-best.safetensors    the weights that answer
+best.safetensors    the weights of the selected epoch
 calibration.safetensors  the popularity dial and the item–item filter, where validation chose them
+refit/              where it was trained once more on all events: a run of its own, whose weights answer;
+                    `best.safetensors` above has not seen the held-out events, and is what is evaluated
 result.json         written when training has ended
 profile.json        where the time of its last part went, if asked for
 """
@@ -19,6 +21,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,6 +46,8 @@ from hdccf.models import entry_named, name_of
 
 FORMAT = "hdccf-run"
 FORMAT_VERSION = 1
+REFIT = "refit"
+"""The folder of the second training, on all events, in that of the first."""
 _LISTED = ("hdccf", "torch", "numpy", "scipy", "polars", "safetensors")
 
 
@@ -205,6 +210,15 @@ class RunFolder:
         return replace(candidate, path=self.path, config=config)
 
     @property
+    def refit(self) -> Path:
+        return self.path / REFIT
+
+    @property
+    def answering(self) -> "RunFolder":
+        """The run whose weights answer: that of the refit once it has ended, otherwise this one."""
+        return RunFolder.open(self.refit) if (self.refit / self.result.name).exists() else self
+
+    @property
     def race(self) -> Path:
         return self.path / "race.jsonl"
 
@@ -254,6 +268,17 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         with explained(path), atomic_file(path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+
+
+@contextmanager
+def removed_if_it_fails(path: Path) -> Iterator[None]:
+    """A training that fails before it has saved any weights leaves no folder in the way of the next one."""
+    try:
+        yield
+    except Exception:
+        if next(path.rglob("*.safetensors"), None) is None:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def free_folder(root: Path, stem: str) -> Path:

@@ -38,8 +38,9 @@ def start_from(model: Model, name: str, train: Interactions, source: str | Path)
         )
     if not run.best.exists():
         raise RunError(f"{run.path} has no trained weights yet; finish it: hdccf train --resume {run.path}")
-    old = run.split().train
-    trained, _ = run.load_tensors(run.best)
+    answering = run.answering
+    old = answering.split().train
+    trained, _ = answering.load_tensors(answering.best)
     fresh = model.state_dict()
     differing = sorted(fresh.keys() ^ trained.keys())
     if differing:
