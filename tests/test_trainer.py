@@ -233,7 +233,7 @@ def test_a_metric_that_is_none_is_refused_before_anything_is_done(
 
 def test_what_is_no_data_and_what_is_no_device_is_refused() -> None:
     with pytest.raises(
-        SourceError, match="^a list cannot be read; give a path, a Polars or pandas data frame"
+        SourceError, match=r"^a list cannot be read; give a path, a Polars or pandas data frame"
     ):
         fit([(1, 2)], quick())
     for device in ("abacus", "cuda:77"):

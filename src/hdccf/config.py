@@ -188,6 +188,8 @@ class Settings(Options):
     """The name of the model in the registry."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Named changes to the defaults."""
+    weighs_positives: ClassVar[bool] = False
+    """Whether the weights of pairs (`Interactions.weights`) are weights in the loss."""
 
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**values)  # so that type[Settings] takes the values of any model
@@ -262,6 +264,8 @@ class RecencySettings(Settings):
 
 class PositiveSettings(RecencySettings, TrainingSettings):
     """How much each positive pair counts, for models that can weigh them."""
+
+    weighs_positives: ClassVar[bool] = True
 
     count_power: float = Field(default=0.0, ge=0)
     """A pair that occurred n times counts n to this power."""

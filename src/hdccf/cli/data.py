@@ -46,6 +46,16 @@ class CacheOptions(Options):
     """Pass over what the cache has, and fetch the files anew."""
 
 
+def _event_weights(given: str) -> dict[str, float]:
+    try:
+        pairs = [part.rpartition("=") for part in given.split(",")]
+        return {name.strip(): float(number) for name, _, number in pairs}
+    except ValueError as cause:
+        raise ConfigError(
+            f"--event-weights {given!r} is no list of weights; write them like view=1,cart=3,buy=5"
+        ) from cause
+
+
 class ReadOptions(Options):
     """The parameters of `hdccf.read` for files, and of `hdccf.read_sql` for databases."""
 
@@ -59,6 +69,18 @@ class ReadOptions(Options):
     """A rating or weight, for --min-rating."""
     title: Annotated[str | None, _COLUMN] = None
     """The item's title, to be shown."""
+    weight: Annotated[str | None, _COLUMN] = None
+    """How much a row counts as a positive: numbers from 0, which leaves it out."""
+    event: Annotated[str | None, _COLUMN] = None
+    """The type of an event, for --event-weights."""
+    event_weights: Annotated[
+        dict[str, float] | None,
+        Flag("--event-weights", metavar="TYPE=X,…", panel=_COLUMNS, parse=_event_weights),
+    ] = None
+    """How much each type of event counts, such as view=1,cart=3,buy=5; 0 leaves a type out."""
+    repeats: Annotated[str, Flag(metavar="first|last|all", panel=_COLUMNS)] = "first"
+    """The time of a pair that repeats: that of its first or last event, with the largest of their weights;
+    with all that of the last, with the sum of the weights."""
     minimum_rating: Annotated[
         float | None, Flag("--min-rating --minimum-rating", metavar="X", panel=_COLUMNS)
     ] = None

@@ -92,6 +92,7 @@ class Split:
         """
         parts = [self.part(name) for name in names or PARTS]
         times = [part.times for part in parts if part.times is not None]
+        weights = [part.weights for part in parts if part.weights is not None]
         return Interactions.from_codes(
             np.concatenate([part.users for part in parts]),
             np.concatenate([part.items for part in parts]),
@@ -100,6 +101,7 @@ class Split:
             times=np.concatenate(times) if len(times) == len(parts) else None,
             counts=np.concatenate([part.counts for part in parts]),
             titles=self.train.titles,
+            weights=np.concatenate(weights) if len(weights) == len(parts) else None,
         )
 
     @cached_property

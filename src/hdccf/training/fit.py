@@ -20,7 +20,7 @@ from hdccf.data.split import Split, leave_one_out, no_split
 from hdccf.errors import ConfigError, RunError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.files import locked, write_json
-from hdccf.models import entry_named, name_of
+from hdccf.models import MODELS, entry_named, name_of
 from hdccf.models.base import Model
 from hdccf.models.calibration import Calibration
 from hdccf.models.hdccf.settings import automatic_candidates
@@ -179,6 +179,15 @@ def _candidates(
     return dict(settings)
 
 
+def _check_weights(settings: Settings, split: Split) -> None:
+    if split.train.weights is not None and not settings.weighs_positives:
+        able = [name for name, entry in MODELS.items() if entry.settings.weighs_positives]
+        raise ConfigError(
+            f"the data has weights, and {name_of(settings)} cannot weigh its positives; read the data "
+            f"without weight, event and repeats='all', or choose one of {able}"
+        )
+
+
 @dataclass(frozen=True)
 class _Given:
     """What a training is given besides data and settings."""
@@ -198,6 +207,7 @@ class _Fitting:
         self.split, self.candidates, self.given = split, candidates, given
         for settings in candidates.values():
             parse_metric(metric_of(settings))  # before anything is built
+            _check_weights(settings, split)
         # What cannot be trained is refused before there is a folder of it.
         first = next(iter(candidates.values()))
         self.training = _Training(split, first, given, self._calibrator(split, first))
