@@ -109,6 +109,12 @@ class SplitOptions(Options):
     split: Annotated[str | None, Flag(metavar="|".join(SPLITS))] = None
     """How to hold out what is tested on. The default, leave-one-out, takes each user's last item, as the
     paper does. none trains on everything, and cannot tell how good it is: see also --refit."""
+    validation: Annotated[str | None, Flag(metavar="FILE")] = None
+    """With --interactions for the training part: your own validation part (--split predefined)."""
+    test: Annotated[str | None, Flag(metavar="FILE")] = None
+    """Your own test part, likewise."""
+    overlap: Annotated[str, Flag(metavar="refuse|drop")] = "refuse"
+    """A pair in two of the three files is refused, or dropped from the later part."""
     core: Annotated[int | None, Flag(metavar="K"), Field(ge=0)] = None
     """Keep users and items with at least K interactions each. 5 for named data sets, as in the paper; 0, all,
     for your own."""
@@ -126,6 +132,17 @@ class SplitOptions(Options):
 
             find(self.dataset)
         return self.dataset or self.interactions or ""
+
+    @property
+    def name(self) -> str:
+        """What files about the data are called."""
+        from hdccf.data.datasets import DATASETS
+
+        if self.dataset is not None:
+            return self.dataset
+        stem = Path(without_secrets(self.source)).stem
+        plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "events"
+        return f"{plain}-own" if plain in DATASETS else plain
 
     @property
     def k_core(self) -> int:
@@ -163,18 +180,35 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
 def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: CacheOptions) -> "Split":
     """The split that training and its evaluation go by."""
     from hdccf.data import datasets
-    from hdccf.data.split import global_time_split, leave_one_out, no_split, random_split
+    from hdccf.data.split import (
+        global_time_split,
+        leave_one_out,
+        no_split,
+        predefined_split,
+        random_split,
+    )
 
     source = options.source
     published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
-    method = options.split or ("predefined" if published else "leave-one-out")
+    files = [options.interactions, options.validation, options.test]
+    own = files[1:] != [None, None]
+    method = options.split or ("predefined" if published or own else "leave-one-out")
     if method not in SPLITS:
         raise ConfigError(f"--split {method!r} is unknown; choose one of {', '.join(SPLITS)}")
+    if own and (method != "predefined" or options.interactions is None or options.core or read.query):
+        raise ConfigError(
+            "--validation and --test are files of your own split: give them with --interactions FILE for the "
+            "training part, and without --dataset, --core, --query and another --split"
+        )
+    if own:
+        parts = [None if file is None else open_source(file, read, cache) for file in files]
+        return predefined_split(*parts, overlap=options.overlap)
     if method == "predefined":
         if not published:
             raise ConfigError(
-                f"--split predefined needs a data set that is published as a split, and "
-                f"{without_secrets(source)} is not; choose one of {', '.join(SPLITS[:-1])}"
+                f"--split predefined needs --validation FILE, --test FILE or both, or a data set that is "
+                f"published as a split, and {without_secrets(source)} is not; choose one of "
+                f"{', '.join(SPLITS[:-1])}"
             )
         return datasets.load_split(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
     data = core_of(open_source(source, read, cache), options.k_core)

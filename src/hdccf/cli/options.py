@@ -7,6 +7,7 @@ A command takes whole groups of options, each annotated with its class:
 """
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -155,6 +156,22 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def as_typed(*groups: Options) -> str:
+    """The options of groups that were given, as they are typed in a shell."""
+    words: list[str] = []
+    for group in groups:
+        shape = _Group(type(group), False, Panel())
+        for name, value in group.model_dump(exclude_unset=True).items():
+            option = shape.option(name)
+            if isinstance(value, bool):
+                words.append(option.partition("/")[0] if value else f"--no-{option[2:].partition('/')[0]}")
+                continue
+            if isinstance(value, dict):
+                value = ",".join(f"{each}={number:g}" for each, number in value.items())
+            words += [option, shlex.quote(str(value))]
+    return " ".join(words)
 
 
 def was_given(context: typer.Context, name: str) -> bool:

@@ -10,7 +10,7 @@ import typer
 from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, was_given, with_options
 from hdccf.config import Cluster, FitOptions, Options, Settings, TrainingSettings
-from hdccf.errors import ConfigError, needs_ray, without_secrets
+from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
     from hdccf.data.split import Split
@@ -126,11 +126,7 @@ def train(
     for remark in (repr(split), *split.remarks(), decided):
         if remark:
             note(remark)
-    stem = (
-        "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(without_secrets(source)).stem)
-        or "events"
-    )
-    name = f"{stem}-{model.preset or model.model}-seed{model.seed}"
+    name = f"{data.name}-{model.preset or model.model}-seed{model.seed}"
     about = {"source": source, "core": data.k_core, "split": split.method}
     common: dict[str, Any] = {
         "seed": model.seed,
