@@ -275,8 +275,8 @@ class Cluster(Options):
     """The workers that train together, on Ray."""
 
     workers: int = Field(ge=1)
-    """Share the work among N workers on Ray; needs hdccf[ray]. The result is that of one process, but for
-    rounding."""
+    """Share the work among N workers on Ray; needs pip install 'hdccf[ray]'. The result is that of one
+    process, but for rounding."""
     address: str | None = None
     """The Ray cluster: auto for the one that runs here, ray://HOST:10001, or HOST:6379. Without it one is
     started on this machine."""
@@ -326,7 +326,7 @@ class FitOptions(Options):
     checkpoint_epochs: int = Field(default=10, ge=1)
     """And after this many epochs."""
     tensorboard: bool = False
-    """Also write curves for TensorBoard."""
+    """Also write curves for TensorBoard; needs pip install 'hdccf[tensorboard]'."""
     profile: bool = False
     """Say at the end where the time went, by stage, and keep it as profile.json."""
     cluster: Cluster | None = None

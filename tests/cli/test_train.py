@@ -10,6 +10,7 @@ import pytest
 import hdccf
 from command_line import call, error_of
 from graphs import tastes
+from hdccf.recommend.run_folder import RunFolder
 
 QUICK = ["--set", "epochs=1", "--set", "embedding_dim=4", "--set", "block_users=16"]
 
@@ -174,6 +175,19 @@ def test_a_table_leaves_out_what_cannot_weigh(own: Path, capsys: pytest.CaptureF
     assert "ease is left out: the data has weights, and ease cannot" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_a_file_needs_no_option_and_hints_can_be_pasted(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*COLUMNS, *QUICK, "--preset", "hdccf", "--out", "my run"]
+    assert call("train", "my log.csv", *given) == 0
+    assert "Next: hdccf evaluate 'my run'" in capsys.readouterr().out
+    assert RunFolder.open("my run").config["data"]["source"] == "my log.csv"
+    assert "go on with hdccf train --resume 'my run'" in error_of(capsys, "train", "my log.csv", *given)
+    given[-1] = "named"
+    assert call("train", "synthetic", *given[len(COLUMNS) :]) == 0
+    assert not (own / "named" / "refit").exists()
 
 
 def test_a_split_of_three_files(own: Path, capsys: pytest.CaptureFixture[str]) -> None:

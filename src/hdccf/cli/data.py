@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 from pydantic import Field
@@ -133,6 +134,15 @@ class SplitOptions(Options):
             find(self.dataset)
         return self.dataset or self.interactions or ""
 
+    def with_source(self, source: str) -> "SplitOptions":
+        """The same for a data set or file that was typed without an option."""
+        from hdccf.data.datasets import DATASETS
+
+        if self.dataset or self.interactions:
+            raise ConfigError(f"{source} is given beside --dataset or --interactions; give one of them")
+        own = "dataset" if source in DATASETS else "interactions"
+        return SplitOptions(**{**self.model_dump(exclude_unset=True), own: source})
+
     @property
     def name(self) -> str:
         """What files about the data are called."""
@@ -164,6 +174,8 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
         from hdccf.data.read import read_sql
 
         _refuse([name for name in given if name in _TEXT_ONLY], "for files, and --query reads a database")
+        if "://" not in source:
+            source = f"sqlite:///{quote(source)}"
         return read_sql(given.pop("query"), source, **given)
     if "://" in source:
         raise SourceError(f"{shown} is a database; say which rows to read with --query 'SELECT …'")

@@ -81,6 +81,13 @@ def train(
     run: Annotated[RunOptions, Panel(_RUN)],
     options: Annotated[FitOptions, Panel(_RUN)],
     cluster: Annotated[Cluster | None, Panel(CLUSTER, flags=CLUSTER_FLAGS)],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME_OR_FILE",
+            help="In place of --dataset and --interactions: a named data set or a file.",
+        ),
+    ] = None,
 ) -> None:
     """Train a model on a data set or on your own events, and keep it as a run.
 
@@ -96,7 +103,9 @@ def train(
     from hdccf.console import note
     from hdccf.recommend.run_folder import free_folder
 
-    source, settings = data.source, model.settings(own_events=data.interactions is not None)
+    if source is not None:
+        data = data.with_source(source)
+    settings = model.settings(own_events=data.interactions is not None)
     if cluster is not None:
         needs_ray("--workers")
         from hdccf.distributed.driver import check
@@ -104,6 +113,10 @@ def train(
         check(settings)  # before any data is read
         if options.refit:
             raise ConfigError("--refit trains in one process; leave out --workers, or --refit")
+    else:
+        from hdccf.training.loop import device_named
+
+        device_named(options.device)
     split = open_split(data, model.seed, read, cache)
     candidates = {model.model: settings}
     if model.automatic and cluster is None:
@@ -127,7 +140,7 @@ def train(
         if remark:
             note(remark)
     name = f"{data.name}-{model.preset or model.model}-seed{model.seed}"
-    about = {"source": source, "core": data.k_core, "split": split.method}
+    about = {"source": data.source, "core": data.k_core, "split": split.method}
     common: dict[str, Any] = {
         "seed": model.seed,
         "out": run.out or free_folder(Path("runs"), name),

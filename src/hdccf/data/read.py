@@ -22,6 +22,7 @@ from hdccf.data.columns import (
     choose_columns,
     number_ids,
     to_microseconds,
+    with_missing_ids,
 )
 from hdccf.data.interactions import Interactions
 from hdccf.data.tables import open_frame, open_paths
@@ -133,6 +134,7 @@ def to_interactions(
     table = opened.fetch(list(dict.fromkeys(columns.values())), columns.get("time"))
     if not table.frame.height:
         raise SourceError(f"{source} has no rows; give a source with rows of user and item")
+    table = with_missing_ids(table, [columns["user"], columns["item"]])
     needed = [name for role, name in columns.items() if role != "title" and (role != "rating" or filtering)]
     table = _without_nulls(table, needed, source, drop_nulls)
     if minimum_rating is not None:

@@ -29,7 +29,7 @@ from hdccf.errors import ConfigError, RunError, TrainingError, one_line
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.recommend.recommender import Recommender, load_run
-from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder, removed_if_it_fails
+from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder, removed_if_it_fails, resume_command
 from hdccf.rng import generator_for
 from hdccf.training.calibrate import calibrate_run, parse_metric
 from hdccf.training.fit import result_of
@@ -177,11 +177,11 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
                 result = trainer.fit()
         except (KeyboardInterrupt, SystemExit, RayActorError) as cause:
             # On Ctrl-C Ray ends its controller and then this process, or raises the controller's death.
-            raise RunError(f"interrupted; go on with: hdccf train --resume {run.path}") from cause
+            raise RunError(f"interrupted; go on with: {resume_command(run.path)}") from cause
         except train.TrainingFailedError as cause:
             raise TrainingError(
                 f"the workers failed more than {cluster.retries} times, at last with "
-                f"{one_line(cause)[:300]}; go on with: hdccf train --resume {run.path}"
+                f"{one_line(cause)[:300]}; go on with: {resume_command(run.path)}"
             ) from cause
     return dict(result.return_value or {"error": "the workers gave nothing back; look at Ray's logs"})
 

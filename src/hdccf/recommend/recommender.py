@@ -25,7 +25,7 @@ from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
 from hdccf.recommend.frames import Ids, Lists, Vocabulary, histories_of, listed, titled
-from hdccf.recommend.run_folder import REFIT, RunFolder, result_of
+from hdccf.recommend.run_folder import REFIT, RunFolder, result_of, resume_command
 from hdccf.recommend.similar import Relation, best_related, relation
 
 HISTORIES = ("all", "train")
@@ -255,10 +255,12 @@ class Recommender:
         overwrite: bool = False,
         progress: bool = False,
     ) -> None:
-        """Writes the k best items of every user to one Parquet file; memory does not grow with the users."""
+        """Writes the k best items of every user to one file, in memory that does not grow with the users.
+
+        It is Parquet, CSV or JSON Lines by its ending: .parquet, .csv or .jsonl.
+        """
         target = Path(path)
-        if target.suffix != ".parquet":
-            raise ConfigError(f"{target} is not a Parquet file; give a name that ends in .parquet")
+        export.check_ending(target)
         wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
         scorer, every_user = self.scorer(history, popularity), torch.arange(self.n_users)
         schema = self._of_users(scorer, every_user[:0], wanted).schema
@@ -473,9 +475,7 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
     """
     run = RunFolder.open(path)
     if not run.best.exists():
-        raise RunError(
-            f"{run.path} has no trained weights yet; finish it with: hdccf train --resume {run.path}"
-        )
+        raise RunError(f"{run.path} has no trained weights yet; finish it with: {resume_command(run.path)}")
     split, answering, refit = run.split(), run.answering, None
     if answering is not run:
         events = answering.split().train

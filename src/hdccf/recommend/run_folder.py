@@ -18,6 +18,7 @@ profile.json        where the time of its last part went, if asked for
 import hashlib
 import json
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -103,9 +104,7 @@ class RunFolder:
         Of several candidates, settings by name, the first stands in run.json until one is `chosen`.
         """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(
-                f"{path} is not empty; choose another --out, or go on with hdccf train --resume {path}"
-            )
+            raise RunError(f"{path} is not empty; choose another --out, or go on with {resume_command(path)}")
         settings = next(iter(candidates.values()))
         name = name_of(settings)
         config = {
@@ -279,6 +278,11 @@ def removed_if_it_fails(path: Path) -> Iterator[None]:
         if next(path.rglob("*.safetensors"), None) is None:
             shutil.rmtree(path, ignore_errors=True)
         raise
+
+
+def resume_command(path: Path) -> str:
+    """What is typed to go on with a run."""
+    return f"hdccf train --resume {shlex.quote(str(path))}"
 
 
 def free_folder(root: Path, stem: str) -> Path:

@@ -108,6 +108,7 @@ def fit(
     if refit is None and options.refit is None and not isinstance(data, Split):
         refit = True
     options = options if refit is None else options.changed(refit=refit)
+    device_named(options.device)  # before any data is read
     split = data if isinstance(data, Split) else leave_one_out(read(data))
     candidates = _candidates(split, settings, init_from)
     given = _Given(seed, options, progress, diagnosis, on_evaluation, about or {})

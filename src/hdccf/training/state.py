@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hdccf.errors import RunError
-from hdccf.recommend.run_folder import REFIT, RunFolder
+from hdccf.recommend.run_folder import REFIT, RunFolder, resume_command
 
 Tensors = dict[str, Tensor]
 
@@ -94,5 +94,5 @@ class FolderStore(CheckpointStore):
         whole = path.parents[1] if path.parent.name == "race" else path
         whole = path.parent if path.name == REFIT else whole
         raise RunError(
-            f"interrupted at epoch {epoch}, step {step}, and saved; go on with: hdccf train --resume {whole}"
+            f"interrupted at epoch {epoch}, step {step}, and saved; go on with: {resume_command(whole)}"
         )
