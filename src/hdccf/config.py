@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, without_secrets
 
 Values = dict[str, Any]
 
@@ -301,6 +301,8 @@ class FitOptions(Options):
         How often the training state is saved.
     tensorboard, profile
         Whether to write curves for TensorBoard, and seconds by stage.
+    mlflow
+        The address of an MLflow tracking server or database to log to.
     calibrate
         Whether to choose the popularity dial and the item–item filter on validation after training.
     refit
@@ -327,6 +329,9 @@ class FitOptions(Options):
     """And after this many epochs."""
     tensorboard: bool = False
     """Also write curves for TensorBoard; needs pip install 'hdccf[tensorboard]'."""
+    mlflow: str | None = None
+    """Also log settings and curves to this MLflow tracking server or database, such as sqlite:///mlflow.db;
+    needs pip install 'hdccf[mlflow]'."""
     profile: bool = False
     """Say at the end where the time went, by stage, and keep it as profile.json."""
     cluster: Cluster | None = None
@@ -339,6 +344,15 @@ class FitOptions(Options):
     minutes: float | None = Field(default=None, gt=0)
     """Where settings are chosen automatically: compare candidates for so many minutes at most. The choice
     then depends on the speed of the machine as well as on the seed."""
+
+    @model_validator(mode="after")
+    def _keeps_no_secrets(self) -> Self:
+        if self.mlflow is not None and without_secrets(self.mlflow) != self.mlflow:
+            raise ValueError(
+                "mlflow has a password in it, which the run would keep; set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD instead"
+            )
+        return self
 
 
 MAX_DIAL = 3.0

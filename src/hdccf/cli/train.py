@@ -79,7 +79,7 @@ def train(
     cache: CacheOptions,
     model: Annotated[ModelOptions, Panel("Model and settings")],
     run: Annotated[RunOptions, Panel(_RUN)],
-    options: Annotated[FitOptions, Panel(_RUN)],
+    options: Annotated[FitOptions, Panel(_RUN, flags={"mlflow": Flag(metavar="URI")})],
     cluster: Annotated[Cluster | None, Panel(CLUSTER, flags=CLUSTER_FLAGS)],
     source: Annotated[
         str | None,

@@ -34,7 +34,7 @@ from hdccf.rng import generator_for
 from hdccf.training.calibrate import calibrate_run, parse_metric
 from hdccf.training.fit import result_of
 from hdccf.training.state import TrainingState
-from hdccf.training.telemetry import open_tensorboard
+from hdccf.training.telemetry import Board, MLflow, TensorBoard, Writer
 from hdccf.training.warm_start import start_from
 
 DATA_PARALLEL = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
@@ -218,7 +218,12 @@ def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], valid
     write_json(run.path / "workers.json", found["workers"])
     if found["profile"] is not None:
         write_json(run.profile, found["profile"])
-    with open_tensorboard(run.path if run.options.tensorboard else None) as board:
+    writers: list[Writer] = [TensorBoard(run.path)] if run.options.tensorboard else []
+    if run.options.mlflow is not None:
+        tracker = MLflow(run.options.mlflow)
+        tracker.begin(run, run.settings)
+        tracker.close(failed=False)
+    with Board(*writers) as board:
         for record in run.metrics():
             board.add(record)
     return result

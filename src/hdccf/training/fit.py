@@ -40,7 +40,7 @@ from hdccf.training.loop import (
 )
 from hdccf.training.race import append_to, explain_choice, race, read_race, sample_for_race
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
-from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
+from hdccf.training.telemetry import Board, MLflow, Stopwatch, TensorBoard, Writer, table
 from hdccf.training.warm_start import start_from
 
 __all__ = ["Diagnosis", "StopTraining", "Watch", "fit", "parse_metric", "resume"]
@@ -109,6 +109,8 @@ def fit(
         refit = True
     options = options if refit is None else options.changed(refit=refit)
     device_named(options.device)  # before any data is read
+    if options.mlflow is not None:
+        MLflow(options.mlflow)
     split = data if isinstance(data, Split) else leave_one_out(read(data))
     candidates = _candidates(split, settings, init_from)
     given = _Given(seed, options, progress, diagnosis, on_evaluation, about or {})
@@ -245,11 +247,11 @@ class _Fitting:
     def _refit(self, first: "_Training") -> "_Training":
         """Trains the chosen settings once more, on all events and for as many epochs as were selected."""
         whole, epochs = no_split(self.split.joined()), first.state.best_epoch
-        given = replace(self.given, diagnosis=None, on_evaluation=None)
+        options = self.given.options.changed(refit=False, mlflow=None)
+        given = replace(self.given, options=options, diagnosis=None, on_evaluation=None)
         again = _Training(whole, first.settings, given, None)
         if first.folder is not None:
             place, run = first.folder.refit, {name_of(first.settings): first.settings}
-            options = given.options.changed(refit=False)
             if not place.exists():
                 RunFolder.create(place, run, whole, given.seed, options, given.about)
             again.keep_in(RunFolder.open(place))
@@ -342,6 +344,7 @@ class _Training:
         self.watch: Stopwatch | None = None
         self.state = TrainingState()
         self.calibration: Calibration | None = None
+        self.tracker: MLflow | None = None
 
     def start_from(self, source: str | Path) -> dict[str, Any]:
         self.warm = True
@@ -379,9 +382,11 @@ class _Training:
                 on_evaluation=self.given.on_evaluation,
             )
         loop, folder = self.loop, self.folder
+        writers: list[Writer] = [] if self.tracker is None else [self.tracker]
         loop.progress, self.state = progress, loop.state
-        curves = folder is not None and self.given.options.tensorboard
-        loop.run(open_tensorboard(folder.path if folder and curves else None), warm=self.warm, until=until)
+        if folder is not None and self.given.options.tensorboard:
+            writers.append(TensorBoard(folder.path))
+        loop.run(Board(*writers), warm=self.warm, until=until)
         self.state = loop.state
 
     def _report_profile(self) -> None:
@@ -399,7 +404,12 @@ class _Training:
         """Trains to the end, or for so many epochs, and leaves the model with its best weights."""
         folder = self.folder
         if self.model.groups:
+            if self.given.options.mlflow is not None:
+                self.tracker = MLflow(self.given.options.mlflow)
+                self.tracker.begin(folder, self.settings)
             self.advance(epochs, progress=self.given.progress)
+            if self.tracker is not None and self.result["best_value"] is not None:
+                self.tracker.write({"best_value": self.state.best_value}, self.state.best_epoch)
             self._report_profile()
         elif folder is None or not folder.best.exists():
             started = time.monotonic()
