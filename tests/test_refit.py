@@ -18,6 +18,7 @@ from hdccf.errors import HdccfError, RunError, TrainingError
 from hdccf.models.ease import EASE
 from hdccf.models.hdccf.settings import UNVALIDATED_EPOCHS
 from hdccf.recommend.run_folder import RunFolder
+from hdccf.serving import service
 from hdccf.training.fit import fit, resume
 from hdccf.training.optim import Stepper
 from training import assert_same_runs, cut_off_after, quick
@@ -219,3 +220,19 @@ def test_fit_takes_a_data_frame() -> None:
     model = fit(frame, quick("block"))
     assert model.refit is not None
     assert len(model.events) == len(tastes())
+
+
+def test_a_server_takes_the_refitted_weights_when_they_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, settings = tastes(), quick("block")
+    first = 3 * fit(leave_one_out(data), settings).model.n_batches
+    with cut_off_after(first + 1, monkeypatch):
+        fit(data, settings, out=tmp_path / "run", options=FitOptions(checkpoint_epochs=1))
+    before, seen = service.load(tmp_path / "run"), service.signature(tmp_path / "run")
+    assert before.recommender.refit is None
+    resume(tmp_path / "run")
+    after = service.load(tmp_path / "run")
+    assert after.recommender.refit is not None
+    assert after.version != before.version
+    assert service.signature(tmp_path / "run") != seen

@@ -67,7 +67,7 @@ class ReadOptions(Options):
     time: Annotated[str | None, _COLUMN] = None
     """The time: epoch seconds or milliseconds, ISO 8601, dates. An empty name reads no times."""
     rating: Annotated[str | None, _COLUMN] = None
-    """A rating or weight, for --min-rating."""
+    """A rating, for --min-rating."""
     title: Annotated[str | None, _COLUMN] = None
     """The item's title, to be shown."""
     weight: Annotated[str | None, _COLUMN] = None

@@ -134,8 +134,10 @@ def train(
             "--set epochs=N is another number"
         )
     if options.refit is None:
-        own = data.interactions is not None and split.method != "none" and cluster is None
-        options = options.changed(refit=own)
+        own = data.interactions is not None and split.method != "none"
+        options = options.changed(refit=own and cluster is None)
+        if own and cluster is not None:
+            note("with --workers there is no refit: held-out events are not learnt from")
     for remark in (repr(split), *split.remarks(), decided):
         if remark:
             note(remark)

@@ -215,7 +215,7 @@ class RunFolder:
     @property
     def answering(self) -> "RunFolder":
         """The run whose weights answer: that of the refit once it has ended, otherwise this one."""
-        return RunFolder.open(self.refit) if (self.refit / self.result.name).exists() else self
+        return self if answering_weights(self.path) == self.best else RunFolder.open(self.refit)
 
     @property
     def race(self) -> Path:
@@ -278,6 +278,12 @@ def removed_if_it_fails(path: Path) -> Iterator[None]:
         if next(path.rglob("*.safetensors"), None) is None:
             shutil.rmtree(path, ignore_errors=True)
         raise
+
+
+def answering_weights(folder: Path) -> Path:
+    """The file of the weights that answer: those of the refit once it has ended."""
+    refitted = (folder / REFIT / "result.json").exists()
+    return (folder / REFIT if refitted else folder) / "best.safetensors"
 
 
 def resume_command(path: Path) -> str:
