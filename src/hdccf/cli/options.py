@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from rich.markup import escape
 
 from hdccf.config import Options
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, without_secrets
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def as_typed(*groups: Options) -> str:
-    """The options of groups that were given, as they are typed in a shell."""
+    """The options of groups that were given, as they are typed in a shell, without passwords."""
     words: list[str] = []
     for group in groups:
         shape = _Group(type(group), False, Panel())
@@ -170,7 +170,7 @@ def as_typed(*groups: Options) -> str:
                 continue
             if isinstance(value, dict):
                 value = ",".join(f"{each}={number:g}" for each, number in value.items())
-            words += [option, shlex.quote(str(value))]
+            words += [option, shlex.quote(without_secrets(str(value)))]
     return " ".join(words)
 
 

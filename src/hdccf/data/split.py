@@ -205,7 +205,7 @@ def leave_one_out(data: Interactions, *, progress: bool = False) -> Split:
     if not long_enough.any():
         raise DataError(
             f"none of {data.n_users:,} users has three interactions, which leave-one-out needs; "
-            "use random_split or give more data"
+            "use random_split or no_split (--split random, --split none), or give more data"
         )
     last = starts[1:][long_enough] - 1
     part = np.zeros(len(data), np.uint8)
