@@ -1,5 +1,6 @@
 """The frame of the command line: help without torch, one line for every error, the right exit code."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -166,3 +167,14 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = f"{Path(sys.executable).with_name('hdccf')} data list --json | head -c 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [("serve", "serve"), ("tune", "tune"), ("train", "ray"), ("train", "mlflow"), ("recommend", "index")],
+)
+def test_extras_are_named_in_full(run: Run, command: str, extra: str) -> None:
+    _, out, _ = run(command, "--help")
+    text = " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
+    assert f"pip install 'hdccf[{extra}]'" in text
+    assert text.count("hdccf[") == text.count("pip install 'hdccf[")

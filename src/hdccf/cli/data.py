@@ -97,7 +97,8 @@ class ReadOptions(Options):
     drop_nulls: Annotated[bool, Flag("--drop-nulls", panel=_FORMAT)] = False
     """Leave out rows without user, item or time, which are otherwise refused."""
     query: Annotated[str | None, Flag(metavar="SQL", panel=_FORMAT)] = None
-    """Read this query's rows from a database: sqlite:///file.db or postgresql://host/database."""
+    """Read this query's rows from a database: sqlite:///file.db or postgresql://host/database, which needs
+    pip install 'hdccf[postgres]'."""
 
 
 class SplitOptions(Options):

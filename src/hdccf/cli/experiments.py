@@ -81,7 +81,7 @@ def tune(
     """Try settings of a model on a data set's validation part, and write the best as TOML.
 
     Call it again to go on after Ctrl-C or a kill, or in a second terminal to work on the same study.
-    Hopeless trials are ended early.
+    Hopeless trials are ended early. Needs pip install 'hdccf\\[tune]'.
     """
     from hdccf.config import parse_assignments, read_toml
     from hdccf.experiments.figures import draw_history, draw_importance
@@ -212,7 +212,8 @@ def verify(
         typer.Option(
             "--figure",
             metavar="FILE.png",
-            help="Also draw how the losses approach the ideal loss; needs matplotlib. Never overwrites.",
+            help="Also draw how the losses approach the ideal loss; needs pip install 'hdccf\\[plots]'. "
+            "Never overwrites.",
         ),
     ] = None,
 ) -> None:

@@ -107,7 +107,7 @@ def fit(
     options = options or FitOptions()
     if refit is None and options.refit is None and not isinstance(data, Split):
         refit = True
-        note("each user's last events are held out first, and trained on in the end; refit=False does not")
+        note("each user's last events are held out for validation, and all are trained on in the end (refit)")
     options = options if refit is None else options.changed(refit=refit)
     device_named(options.device)  # before any data is read
     if options.mlflow is not None:
