@@ -21,6 +21,7 @@ from hdccf.recommend.run_folder import RunFolder
 from hdccf.serving import service
 from hdccf.training.fit import fit, resume
 from hdccf.training.optim import Stepper
+from hdccf.training.state import FolderStore
 from training import assert_same_runs, cut_off_after, quick
 
 NEW = 160
@@ -108,6 +109,16 @@ def test_a_refit_that_was_cut_off_ends_as_if_it_had_not_been(
         assert json.loads((out / "result.json").read_text())["refit"] == whole.result["refit"]
         tensors = [checkpoint.load(run / "refit/calibration.safetensors")[0] for run in (out, whole.path)]
         assert all(tensors[0][name].equal(tensors[1][name]) for name in tensors[1])
+
+
+def test_an_interrupted_refit_says_how_to_go_on(tmp_path: Path) -> None:
+    fit(tastes(), quick("block", epochs=1), out=tmp_path / "my run")
+    for run, named in (("my run/refit", "'{}/my run'"), ("my run", "'{}/my run'")):
+        with pytest.raises(RunError, match=f"--resume {named.format(tmp_path)}$"):
+            FolderStore(RunFolder.open(tmp_path / run)).raise_interrupted(1, 1)
+    fit(small_split(), quick("block", epochs=1), out=tmp_path / "refit")
+    with pytest.raises(RunError, match=f"--resume {tmp_path}/refit$"):
+        FolderStore(RunFolder.open(tmp_path / "refit")).raise_interrupted(1, 1)
 
 
 def test_solved_models_are_refitted_too(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class FolderStore(CheckpointStore):
     def raise_interrupted(self, epoch: int, step: int) -> None:
         path = self.run.path
         whole = path.parents[1] if path.parent.name == "race" else path
-        whole = path.parent if path.name == REFIT else whole
+        whole = path.parent if path.name == REFIT and (path.parent / "run.json").exists() else whole
         raise RunError(
             f"interrupted at epoch {epoch}, step {step}, and saved; go on with: {resume_command(whole)}"
         )
