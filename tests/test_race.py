@@ -188,7 +188,7 @@ def test_given_settings_narrow_the_choice() -> None:
     train = small_split().train
     assert all(one.temperature == 0.3 for one in automatic_candidates(train, temperature=0.3).values())
     assert {one.user_vector for one in automatic_candidates(train, user_vector="free").values()} == {"free"}
-    fixed = {"temperature": 0.2, "embedding_dim": 32, "learning_rate": 0.01}
+    fixed: dict[str, Any] = {"temperature": 0.2, "embedding_dim": 32, "learning_rate": 0.01}
     attention = automatic_candidates(train, history_encoder="attention", **fixed)
     assert [one.history_encoder for one in attention.values()] == ["attention"]  # equal ones count once
     # What no candidate can have is HDCCF as it is asked for.

@@ -183,8 +183,13 @@ def test_everybody_is_written_to_a_file_as_they_are_answered(
     assert pl.read_parquet(path).equals(written)
     fitted.recommend_all(path, k=1, overwrite=True)
     assert len(pl.read_parquet(path)) == 40
-    with pytest.raises(ConfigError, match=r"give a name that ends in .parquet$"):
-        fitted.recommend_all(tmp_path / "recs.csv")
+    fitted.recommend_all(tmp_path / "recs.csv", k=1)
+    fitted.recommend_all(tmp_path / "recs.JSONL", k=1)
+    best = pl.read_parquet(path).drop("score")
+    assert pl.read_csv(tmp_path / "recs.csv").drop("score").equals(best.cast({"rank": pl.Int64}))
+    assert pl.read_ndjson(tmp_path / "recs.JSONL").drop("score").equals(best.cast({"rank": pl.Int64}))
+    with pytest.raises(ConfigError, match=r"is no Parquet, CSV or JSON Lines file; give a name that ends in"):
+        fitted.recommend_all(tmp_path / "recs.xlsx")
 
 
 def test_a_file_that_could_not_be_finished_is_not_there(

@@ -241,7 +241,7 @@ def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path: Path) 
 def test_a_run_that_diverged_says_so_again(tmp_path: Path) -> None:
     settings = quick("sgd", similarity="dot", learning_rate=1e30)
     with pytest.raises(TrainingError, match="try a smaller learning rate"):
-        fit(small_split(), settings, out=tmp_path / "run")
+        fit(small_split(), settings, out=tmp_path / "run", options=OFTEN)
     with pytest.raises(TrainingError, match="try a smaller learning rate"):
         resume(tmp_path / "run")
 

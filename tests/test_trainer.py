@@ -19,7 +19,7 @@ from hdccf import parallel
 from hdccf.config import FitOptions, Settings
 from hdccf.console import Interruptible, TrainingDisplay
 from hdccf.data.split import Split, leave_one_out, predefined_split
-from hdccf.errors import ConfigError, TrainingError
+from hdccf.errors import ConfigError, SourceError, TrainingError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.models import MODELS, Entry
 from hdccf.models.base import Model, Objective
@@ -231,9 +231,11 @@ def test_a_metric_that_is_none_is_refused_before_anything_is_done(
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_no_split_and_what_is_no_device_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^fit takes a split; make one with hdccf\.leave_one_out\(data\)"):
-        fit(small_split().train, quick())  # type: ignore[arg-type]
+def test_what_is_no_data_and_what_is_no_device_is_refused() -> None:
+    with pytest.raises(
+        SourceError, match=r"^a list cannot be read; give a path, a Polars or pandas data frame"
+    ):
+        fit([(1, 2)], quick())
     for device in ("abacus", "cuda:77"):
         with pytest.raises(ConfigError, match=f"^device='{device}' is not available on this machine"):
             fit(small_split(), quick(), options=FitOptions(device=device))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hdccf.data.split import Split as Split
     from hdccf.data.split import global_time_split as global_time_split
     from hdccf.data.split import leave_one_out as leave_one_out
+    from hdccf.data.split import no_split as no_split
     from hdccf.data.split import predefined_split as predefined_split
     from hdccf.data.split import random_split as random_split
     from hdccf.data.synthetic import World as World
@@ -52,6 +53,7 @@ _MODULE_OF = {
     "global_time_split": "hdccf.data.split",
     "k_core": "hdccf.data.interactions",
     "leave_one_out": "hdccf.data.split",
+    "no_split": "hdccf.data.split",
     "predefined_split": "hdccf.data.split",
     "random_split": "hdccf.data.split",
     "read": "hdccf.data.read",

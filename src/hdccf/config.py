@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, without_secrets
 
 Values = dict[str, Any]
 
@@ -188,6 +188,8 @@ class Settings(Options):
     """The name of the model in the registry."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
     """Named changes to the defaults."""
+    weighs_positives: ClassVar[bool] = False
+    """Whether the weights of pairs (`Interactions.weights`) are weights in the loss."""
 
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**values)  # so that type[Settings] takes the values of any model
@@ -264,6 +266,8 @@ class RecencySettings(Settings):
 class PositiveSettings(RecencySettings, TrainingSettings):
     """How much each positive pair counts, for models that can weigh them."""
 
+    weighs_positives: ClassVar[bool] = True
+
     count_power: float = Field(default=0.0, ge=0)
     """A pair that occurred n times counts n to this power."""
 
@@ -272,8 +276,8 @@ class Cluster(Options):
     """The workers that train together, on Ray."""
 
     workers: int = Field(ge=1)
-    """Share the work among N workers on Ray; needs hdccf[ray]. The result is that of one process, but for
-    rounding."""
+    """Share the work among N workers on Ray; needs pip install 'hdccf[ray]'. The result is that of one
+    process, but for rounding."""
     address: str | None = None
     """The Ray cluster: auto for the one that runs here, ray://HOST:10001, or HOST:6379. Without it one is
     started on this machine."""
@@ -298,8 +302,12 @@ class FitOptions(Options):
         How often the training state is saved.
     tensorboard, profile
         Whether to write curves for TensorBoard, and seconds by stage.
+    mlflow
+        The address of an MLflow tracking server or database to log to.
     calibrate
         Whether to choose the popularity dial and the item–item filter on validation after training.
+    refit
+        Whether to train once more on all events, for as many epochs as validation selected.
     minutes
         A limit of the automatic choice among candidates.
     cluster
@@ -324,16 +332,31 @@ class FitOptions(Options):
     checkpoint_epochs: int = Field(default=10, ge=1)
     """And after this many epochs."""
     tensorboard: bool = False
-    """Also write curves for TensorBoard."""
+    """Also write curves for TensorBoard; needs pip install 'hdccf[tensorboard]'."""
+    mlflow: str | None = None
+    """Also log settings and curves to this MLflow tracking server or database, such as sqlite:///mlflow.db;
+    needs pip install 'hdccf[mlflow]'."""
     profile: bool = False
     """Say at the end where the time went, by stage, and keep it as profile.json."""
     cluster: Cluster | None = None
     """The workers that train together; none is this process alone."""
     calibrate: bool = True
     """Choose the popularity dial and the weight of an item–item filter on validation after training."""
+    refit: bool | None = None
+    """Once validation has chosen epoch, settings and calibration, train once more on all events for as many
+    epochs, and answer with those weights. The default for your own events, not for named data sets."""
     minutes: float | None = Field(default=None, gt=0)
     """Where settings are chosen automatically: compare candidates for so many minutes at most. The choice
     then depends on the speed of the machine as well as on the seed."""
+
+    @model_validator(mode="after")
+    def _keeps_no_secrets(self) -> Self:
+        if self.mlflow is not None and without_secrets(self.mlflow) != self.mlflow:
+            raise ValueError(
+                "mlflow has a password in it, which the run would keep; set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD instead"
+            )
+        return self
 
 
 MAX_DIAL = 3.0

@@ -128,7 +128,7 @@ MISTAKES = {
     "all without a file": (["recommend", "RUN", "--all"], "--all and --out go together"),
     "a file without all": (["recommend", "RUN", "u1", "--out", "x.parquet"], "--all and --out go together"),
     "all and some": (["recommend", "RUN", "u1", "--all", "--out", "x.parquet"], "leave out u1"),
-    "not Parquet": (["recommend", "RUN", "--all", "--out", "x.csv"], "ends in .parquet"),
+    "no table": (["recommend", "RUN", "--all", "--out", "x.txt"], "ends in .parquet, .csv, .jsonl"),
     "unknown user": (["recommend", "RUN", "u1", "nobody"], "user 'nobody' is not in the training data"),
     "unknown item": (["recommend", "RUN", "--items", "1"], "item '1' is not in the catalogue"),
     "nothing asked": (["recommend", "RUN", "u1", "--k", "0"], "k=0 recommends nothing"),

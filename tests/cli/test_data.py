@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,17 @@ def test_info_of_a_query(run: Run, folder: Path) -> None:
     facts = json.loads(run("info", "sqlite:///shop.db", "--query", "SELECT * FROM clicks", "--json"))
     assert (facts["users"], facts["items"], facts["interactions"]) == (2, 3, 4)
     assert facts["first"] is None
+
+
+def test_a_database_is_told_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my shop.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE orders (user, item)")
+        connection.executemany("INSERT INTO orders VALUES (?, ?)", [("a", "x"), ("b", "y"), ("a", "y")])
+    told = command_line.error_of(capsys, "data", "info", path)
+    assert f"is an SQLite database; say which rows to read, with '{path}' --query 'SELECT" in told
+    assert command_line.call("data", "info", path, "--query", "SELECT * FROM orders") == 0
+    assert "2 × 2 × 3" in capsys.readouterr().out
 
 
 def test_info_of_the_world_that_is_made_here(run: Run) -> None:

@@ -1,5 +1,6 @@
 """The frame of the command line: help without torch, one line for every error, the right exit code."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,6 +68,16 @@ MISTAKES = {
         ["data", "list", "--nope"],
         r"No such option: --nope .*hdccf data list --help explains",
     ),
+    "a setting as an option": (["train", "x.csv", "--epochs", "3"], "--epochs is a .* write --set epochs=3 "),
+    "a setting with =": (["train", "--learning-rate=.1"], "write --set learning_rate=.1 "),
+    "a setting at the end": (["tune", "--temperature"], "write --set temperature=VALUE"),
+    "a setting where none is taken": (["recommend", "RUN", "--epochs", "3"], "No such option: --epochs"),
+    "a device that is not here": (
+        ["train", "nowhere.csv", "--device", "cuda:9"],
+        "device='cuda:9' is not avail",
+    ),
+    "two sources": (["train", "x.csv", "--dataset", "ml-1m"], "x.csv is given beside --dataset or --inter"),
+    "a data set that is none": (["train", "ml1m"], "'ml1m' .*did you mean ml-1m"),
     "missing argument": (["data", "get"], "Missing argument 'NAME'"),
     "extra argument": (["data", "list", "more"], "unexpected extra argument.*more"),
     "not a number": (["data", "info", "synthetic", "--core", "x"], "--core"),
@@ -156,3 +167,14 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = f"{Path(sys.executable).with_name('hdccf')} data list --json | head -c 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [("serve", "serve"), ("tune", "tune"), ("train", "ray"), ("train", "mlflow"), ("recommend", "index")],
+)
+def test_extras_are_named_in_full(run: Run, command: str, extra: str) -> None:
+    _, out, _ = run(command, "--help")
+    text = " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
+    assert f"pip install 'hdccf[{extra}]'" in text
+    assert text.count("hdccf[") == text.count("pip install 'hdccf[")

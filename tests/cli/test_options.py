@@ -8,7 +8,8 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from hdccf.cli.options import Flag, Panel, with_options
+from hdccf.cli.data import ReadOptions, SplitOptions
+from hdccf.cli.options import Flag, Panel, as_typed, with_options
 from hdccf.config import Options
 from hdccf.errors import ConfigError
 
@@ -105,3 +106,13 @@ def test_limits_and_missing_parts_are_refused(app: typer.Typer) -> None:
     error = CliRunner().invoke(app, ["x", "--address", "here"]).exception
     assert isinstance(error, ConfigError)
     assert str(error) == "--address goes with --workers N; give both or neither"
+
+
+def test_options_as_they_are_typed() -> None:
+    data = SplitOptions(interactions="postgresql://me:secret@host/a b", core=0)
+    read = ReadOptions(user="who is", header=False, drop_nulls=True, event_weights={"view": 1, "buy": 2.5})
+    assert as_typed(data, read) == (
+        "--interactions 'postgresql://***@host/a b' --core 0 --user 'who is' --event-weights view=1,buy=2.5 "
+        "--no-header --drop-nulls"
+    )
+    assert as_typed(SplitOptions()) == ""

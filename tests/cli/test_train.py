@@ -10,6 +10,7 @@ import pytest
 import hdccf
 from command_line import call, error_of
 from graphs import tastes
+from hdccf.recommend.run_folder import RunFolder
 
 QUICK = ["--set", "epochs=1", "--set", "embedding_dim=4", "--set", "block_users=16"]
 
@@ -130,3 +131,79 @@ def test_a_source_that_cannot_be_read_leaves_no_folder(
     before = list(tmp_path.iterdir())
     assert name in error_of(capsys, "train", "--interactions", name, *out)
     assert list(tmp_path.iterdir()) == before
+
+
+# -- own events ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that commands are called in, with my log.csv and three parts of it."""
+    monkeypatch.chdir(tmp_path)
+    log = tastes().frame().select(who="user", what="item", at="time")
+    log.write_csv("my log.csv")
+    place = pl.int_range(pl.len()) % 10
+    for name, part in (("valid", place == 0), ("test", place == 1), ("train", place > 1)):
+        log.filter(part).write_csv(f"{name}.csv")
+    return tmp_path
+
+
+COLUMNS = ["--user", "who", "--item", "what", "--time", "at"]
+
+
+def test_own_events_are_tuned_and_compared(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--interactions", "my log.csv", *COLUMNS]
+    quick = ["--set", "epochs=1", "--set", "embedding_dim=4"]
+    assert call("tune", "--model", "bpr", *given, "--trials", "1", *quick) == 0
+    said = capsys.readouterr().out
+    assert "results/tuned/my-log/bpr.toml: full:ndcg@10" in said
+    typed = "--interactions 'my log.csv' --user who --item what --time at"
+    assert f"Next: hdccf train --model bpr {typed} --config results/tuned/my-log/bpr.toml" in said
+    assert call("reproduce", "table", *given, "--seeds", "1", "--only", "bpr", "--only", "ease", *quick) == 0
+    table = (own / "results/table/my-log.md").read_text()
+    assert "tuned: 1 of 1 trials" in table
+    assert f"`hdccf reproduce table {typed} --seeds 1" in table
+    assert "full NDCG@10" in table
+    for command in (["tune", "--model", "bpr"], ["reproduce", "table"]):
+        assert "one of them is empty" in error_of(capsys, *command, *given, "--split", "none")
+        assert "give one of --dataset NAME" in error_of(capsys, *command)
+
+
+def test_a_table_leaves_out_what_cannot_weigh(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--interactions", "my log.csv", *COLUMNS, "--repeats", "all", "--set", "epochs=1"]
+    assert call("reproduce", "table", *given, "--seeds", "1", "--only", "bpr", "--only", "ease") == 0
+    assert "ease is left out: the data has weights, and ease cannot" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_a_file_needs_no_option_and_hints_can_be_pasted(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [*COLUMNS, *QUICK, "--preset", "hdccf", "--out", "my run"]
+    assert call("train", "my log.csv", *given) == 0
+    assert "Next: hdccf evaluate 'my run'" in capsys.readouterr().out
+    assert RunFolder.open("my run").config["data"]["source"] == "my log.csv"
+    assert "go on with hdccf train --resume 'my run'" in error_of(capsys, "train", "my log.csv", *given)
+    given[-1] = "named"
+    assert call("train", "synthetic", *given[len(COLUMNS) :]) == 0
+    assert not (own / "named" / "refit").exists()
+
+
+def test_a_split_of_three_files(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["train", "--interactions", "train.csv", *COLUMNS, *QUICK, "--preset", "hdccf"]
+    files = ["--validation", "valid.csv", "--test", "test.csv"]
+    assert call(*given, *files, "--split", "predefined", "--out", "run") == 0
+    split = hdccf.load_run("run").split
+    parts = [pl.read_csv(own / f"{name}.csv").height for name in ("train", "valid", "test")]
+    assert [len(split.part(name)) for name in ("train", "validation", "test")] == parts
+    assert split.method == "predefined"
+    assert len(hdccf.load_run("run").events) == sum(parts)
+    assert call(*given, "--test", "test.csv", "--out", "two") == 0
+    assert not len(hdccf.load_run("two").split.validation)
+    twice = [*given, "--validation", "valid.csv", "--test", "valid.csv"]
+    assert "are in an earlier part as well" in error_of(capsys, *twice)
+    assert call(*twice, "--overlap", "drop", "--out", "three") == 0
+    assert "are files of your own split" in error_of(capsys, *given, *files, "--split", "random")
+    assert "are files of your own split" in error_of(capsys, "train", "--dataset", "ml-100k", *files)
+    assert "--split predefined needs --validation FILE" in error_of(capsys, *given, "--split", "predefined")

@@ -3,6 +3,7 @@
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -39,7 +40,9 @@ def test_a_shard_of_the_store_is_that_of_the_split(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: bool, address: bool
 ) -> None:
     monkeypatch.setattr("hdccf.distributed.store.ROWS_IN_A_GROUP", 16)
-    split = leave_one_out(random_interactions(2, 40, 30, 0.3, full=False, timed=timed))
+    data = random_interactions(2, 40, 30, 0.3, full=False, timed=timed)
+    weights = np.arange(len(data), dtype=np.float32) if timed else None
+    split = leave_one_out(replace(data, weights=weights))
     place = f"file://{tmp_path}/store" if address else str(tmp_path / "store")
     write_store(split, place)
     store = Store(place)
@@ -53,7 +56,9 @@ def test_a_shard_of_the_store_is_that_of_the_split(
                 np.testing.assert_array_equal(part.users + users.first, whole.users[rows])
                 np.testing.assert_array_equal(part.items, whole.items[rows])
                 np.testing.assert_array_equal(part.counts, whole.counts[rows])
-                assert (part.times is None) == (whole.times is None)
+                assert (part.times is None) == (whole.times is None) == (part.weights is None)
+                if part.weights is not None and whole.weights is not None:
+                    np.testing.assert_array_equal(part.weights, whole.weights[rows])
                 if part.times is not None and whole.times is not None:
                     np.testing.assert_array_equal(part.times, whole.times[rows])
             if own_ids:

@@ -141,7 +141,7 @@ def test_a_held_out_item_that_was_learnt_from_is_refused(
 
 def test_an_empty_part_and_an_unknown_one_are_refused() -> None:
     split = split_of([[(0, 0)], [], []], 1, 4)
-    with pytest.raises(EvaluationError, match="the test part of this predefined split is empty"):
+    with pytest.raises(EvaluationError, match=r"the test part of this split \(predefined\) is empty"):
         Ranker(split, "test")
     with pytest.raises(EvaluationError, match=r"part='train' cannot be evaluated; choose one of"):
         Ranker(split, "train")

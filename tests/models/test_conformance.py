@@ -1,5 +1,6 @@
 """What every model in the registry must do; a new one gets these tests for free."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphs import checkerboard, interactions, random_interactions, small_split
+from graphs import checkerboard, interactions, random_interactions, small_split, tastes
 from hdccf.config import Settings, TrainingSettings
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import PARTS, Split, leave_one_out, predefined_split
@@ -218,3 +219,25 @@ def test_a_model_without_training_has_no_groups_and_one_with_has(name: str) -> N
     if name in TRAINED:
         parameters = {id(p) for group in model.groups.values() for p in group}
         assert parameters == {id(p) for p in model.parameters()}
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(MODELS) if name != "random"])
+def test_it_fits_heavy_pairs_more_closely_or_refuses_weights_in_one_line(name: str) -> None:
+    plain = tastes()
+    heavy = np.random.default_rng(1).random(len(plain)) < 0.3
+    weighted = replace(plain, weights=np.where(heavy, 5.0, 0.05).astype(np.float32))
+    settings = settings_of(name, {**LEARNING, "epochs": 10})
+    if name in ("ease", "irgan"):
+        with pytest.raises(
+            ConfigError, match=f"^the data has weights, and {name} cannot weigh .* one of"
+        ) as refused:
+            fit(without_held_out(weighted), settings)
+        assert "\n" not in str(refused.value)
+        return
+
+    def margin(data: Interactions) -> float:
+        scores = fit(without_held_out(data), settings).model.scorer().score_block(torch.arange(data.n_users))
+        own = scores[data.users.astype(np.int64), data.items.astype(np.int64)].numpy()
+        return float((own[heavy].mean() - own[~heavy].mean()) / scores.std())
+
+    assert margin(weighted) > margin(plain) + 0.1

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -18,8 +18,8 @@ from hdccf.cli.train import train
 from hdccf.errors import HdccfError
 
 _EPILOGS: dict[Callable[..., None], str | None] = {
-    train: "Examples: hdccf train --dataset ml-100k  ·  hdccf train --interactions events.parquet --user uid "
-    "--item sku --time ts  ·  hdccf train --dataset ml-1m --preset paper --set neighbours=4",
+    train: "Examples: hdccf train ml-100k  ·  hdccf train events.parquet --user uid --item sku --time ts  ·  "
+    "hdccf train --dataset ml-1m --preset paper --set neighbours=4",
     recommend: "Examples: hdccf recommend RUN 196 22  ·  hdccf recommend RUN --items 50 181  ·  "
     "hdccf recommend RUN --all --out recs.parquet",
     similar: "Example: hdccf similar RUN --item 50",
@@ -31,8 +31,10 @@ _EPILOGS: dict[Callable[..., None], str | None] = {
     models: "Example: hdccf models hdccf",
     evaluate: "Then: hdccf compare RUN_A RUN_B",
     compare: None,
-    tune: "Example: hdccf tune --model bpr --dataset ml-100k --trials 30 --minutes 20",
-    reproduce: "Example: hdccf reproduce ablation --dataset ml-100k --budget quick",
+    tune: "Examples: hdccf tune --model bpr --dataset ml-100k --trials 30 --minutes 20  ·  "
+    "hdccf tune --model als --interactions events.csv",
+    reproduce: "Examples: hdccf reproduce ablation --dataset ml-100k --budget quick  ·  "
+    "hdccf reproduce table --interactions events.csv",
     verify: "Example: hdccf verify --only gradients,bound",
 }
 
@@ -95,13 +97,13 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         if debug:
             traceback.print_exc()
-        _explain(error)
+        _explain(error, arguments)
     if code == 130:  # Typer's word for Ctrl-C
         _fail("interrupted", 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _explain(error: BaseException) -> NoReturn:
+def _explain(error: BaseException, arguments: list[str]) -> NoReturn:
     """One line about what went wrong, and the exit code that belongs to it."""
     if isinstance(error, HdccfError):
         _fail(str(error), 2)
@@ -112,6 +114,7 @@ def _explain(error: BaseException) -> NoReturn:
         context = getattr(error, "ctx", None)
         commands = ", ".join(getattr(getattr(context, "command", None), "commands", {}))
         choices = f"Choose one of: {commands} " if commands and "command" in message else ""
+        message = _setting_hint(getattr(error, "option_name", ""), context, arguments) or message
         _fail(f"{message} {choices}({getattr(context, 'command_path', 'hdccf')} --help explains)", 2)
     if isinstance(error, OSError):  # a full disk, a folder without permission
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 2)
@@ -124,6 +127,23 @@ def _explain(error: BaseException) -> NoReturn:
         "and report what it prints)",
         1,
     )
+
+
+def _setting_hint(option: str, context: Any, arguments: list[str]) -> str:
+    """How a setting of a model is given, where one was typed as an option of its own."""
+    if not option or not any("--set" in each.opts for each in context.command.params):
+        return ""
+    from hdccf.models import MODELS
+
+    name = option.lstrip("-").replace("-", "_")
+    if not any(name in entry.settings.model_fields for entry in MODELS.values()):
+        return ""
+    joined = next((each for each in arguments if each.startswith(f"{option}=")), "")
+    after = (
+        arguments[arguments.index(option) + 1 :][:1] if option in arguments else [joined.partition("=")[2]]
+    )
+    value = after[0] if after and not after[0].startswith("--") else "VALUE"
+    return f"{option} is a setting of a model and no option; write --set {name}={value}"
 
 
 def _fail(message: str, code: int) -> NoReturn:

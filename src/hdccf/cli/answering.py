@@ -170,7 +170,7 @@ def serve(
     """Serve a run: REST under /v1, a page at /, and /healthz, /readyz and /metrics beside.
 
     A new model is taken without a dropped request, and only if it loads. Ctrl-C or SIGTERM stops when what
-    is under way has ended.
+    is under way has ended. Needs pip install 'hdccf\\[serve]'.
     """
     # Before polars is loaded: its threads have nothing to share in the few rows of an answer, and handing
     # them over takes longer than the work.

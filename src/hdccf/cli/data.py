@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 from pydantic import Field
@@ -21,7 +22,7 @@ _COLUMNS = "Columns of a file"
 _FORMAT = "How a file is read"
 _NAMED = "Named data sets"
 _COLUMN = Flag(metavar="COLUMN", panel=_COLUMNS)
-SPLITS = ("leave-one-out", "global-time", "random", "predefined")
+SPLITS = ("leave-one-out", "global-time", "random", "none", "predefined")
 _PAPER_CORE = 5
 _TEXT_ONLY = ("separator", "header", "encoding")
 _NAMED_ONLY = {"folder": "from", "fresh": "fresh"}
@@ -46,6 +47,16 @@ class CacheOptions(Options):
     """Pass over what the cache has, and fetch the files anew."""
 
 
+def _event_weights(given: str) -> dict[str, float]:
+    try:
+        pairs = [part.rpartition("=") for part in given.split(",")]
+        return {name.strip(): float(number) for name, _, number in pairs}
+    except ValueError as cause:
+        raise ConfigError(
+            f"--event-weights {given!r} is no list of weights; write them like view=1,cart=3,buy=5"
+        ) from cause
+
+
 class ReadOptions(Options):
     """The parameters of `hdccf.read` for files, and of `hdccf.read_sql` for databases."""
 
@@ -56,9 +67,21 @@ class ReadOptions(Options):
     time: Annotated[str | None, _COLUMN] = None
     """The time: epoch seconds or milliseconds, ISO 8601, dates. An empty name reads no times."""
     rating: Annotated[str | None, _COLUMN] = None
-    """A rating or weight, for --min-rating."""
+    """A rating, for --min-rating."""
     title: Annotated[str | None, _COLUMN] = None
     """The item's title, to be shown."""
+    weight: Annotated[str | None, _COLUMN] = None
+    """How much a row counts as a positive: numbers from 0, which leaves it out."""
+    event: Annotated[str | None, _COLUMN] = None
+    """The type of an event, for --event-weights."""
+    event_weights: Annotated[
+        dict[str, float] | None,
+        Flag("--event-weights", metavar="TYPE=X,…", panel=_COLUMNS, parse=_event_weights),
+    ] = None
+    """How much each type of event counts, such as view=1,cart=3,buy=5; 0 leaves a type out."""
+    repeats: Annotated[str, Flag(metavar="first|last|all", panel=_COLUMNS)] = "first"
+    """The time of a pair that repeats: that of its first or last event, with the largest of their weights;
+    with all that of the last, with the sum of the weights."""
     minimum_rating: Annotated[
         float | None, Flag("--min-rating --minimum-rating", metavar="X", panel=_COLUMNS)
     ] = None
@@ -74,7 +97,8 @@ class ReadOptions(Options):
     drop_nulls: Annotated[bool, Flag("--drop-nulls", panel=_FORMAT)] = False
     """Leave out rows without user, item or time, which are otherwise refused."""
     query: Annotated[str | None, Flag(metavar="SQL", panel=_FORMAT)] = None
-    """Read this query's rows from a database: sqlite:///file.db or postgresql://host/database."""
+    """Read this query's rows from a database: sqlite:///file.db or postgresql://host/database, which needs
+    pip install 'hdccf[postgres]'."""
 
 
 class SplitOptions(Options):
@@ -86,7 +110,13 @@ class SplitOptions(Options):
     """Your own events: a file, a folder, a glob, or a database with --query."""
     split: Annotated[str | None, Flag(metavar="|".join(SPLITS))] = None
     """How to hold out what is tested on. The default, leave-one-out, takes each user's last item, as the
-    paper does."""
+    paper does. none trains on everything, and cannot tell how good it is: see also --refit."""
+    validation: Annotated[str | None, Flag(metavar="FILE")] = None
+    """With --interactions for the training part: your own validation part (--split predefined)."""
+    test: Annotated[str | None, Flag(metavar="FILE")] = None
+    """Your own test part, likewise."""
+    overlap: Annotated[str, Flag(metavar="refuse|drop")] = "refuse"
+    """A pair in two of the three files is refused, or dropped from the later part."""
     core: Annotated[int | None, Flag(metavar="K"), Field(ge=0)] = None
     """Keep users and items with at least K interactions each. 5 for named data sets, as in the paper; 0, all,
     for your own."""
@@ -104,6 +134,26 @@ class SplitOptions(Options):
 
             find(self.dataset)
         return self.dataset or self.interactions or ""
+
+    def with_source(self, source: str) -> "SplitOptions":
+        """The same for a data set or file that was typed without an option."""
+        from hdccf.data.datasets import DATASETS
+
+        if self.dataset or self.interactions:
+            raise ConfigError(f"{source} is given beside --dataset or --interactions; give one of them")
+        own = "dataset" if source in DATASETS else "interactions"
+        return SplitOptions(**{**self.model_dump(exclude_unset=True), own: source})
+
+    @property
+    def name(self) -> str:
+        """What files about the data are called."""
+        from hdccf.data.datasets import DATASETS
+
+        if self.dataset is not None:
+            return self.dataset
+        stem = Path(without_secrets(self.source)).stem
+        plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "events"
+        return f"{plain}-own" if plain in DATASETS else plain
 
     @property
     def k_core(self) -> int:
@@ -125,6 +175,8 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
         from hdccf.data.read import read_sql
 
         _refuse([name for name in given if name in _TEXT_ONLY], "for files, and --query reads a database")
+        if "://" not in source:
+            source = f"sqlite:///{quote(source)}"
         return read_sql(given.pop("query"), source, **given)
     if "://" in source:
         raise SourceError(f"{shown} is a database; say which rows to read with --query 'SELECT …'")
@@ -141,18 +193,35 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
 def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: CacheOptions) -> "Split":
     """The split that training and its evaluation go by."""
     from hdccf.data import datasets
-    from hdccf.data.split import global_time_split, leave_one_out, random_split
+    from hdccf.data.split import (
+        global_time_split,
+        leave_one_out,
+        no_split,
+        predefined_split,
+        random_split,
+    )
 
     source = options.source
     published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
-    method = options.split or ("predefined" if published else "leave-one-out")
+    files = [options.interactions, options.validation, options.test]
+    own = files[1:] != [None, None]
+    method = options.split or ("predefined" if published or own else "leave-one-out")
     if method not in SPLITS:
         raise ConfigError(f"--split {method!r} is unknown; choose one of {', '.join(SPLITS)}")
+    if own and (method != "predefined" or options.interactions is None or options.core or read.query):
+        raise ConfigError(
+            "--validation and --test are files of your own split: give them with --interactions FILE for the "
+            "training part, and without --dataset, --core, --query and another --split"
+        )
+    if own:
+        parts = [None if file is None else open_source(file, read, cache) for file in files]
+        return predefined_split(*parts, overlap=options.overlap)
     if method == "predefined":
         if not published:
             raise ConfigError(
-                f"--split predefined needs a data set that is published as a split, and "
-                f"{without_secrets(source)} is not; choose one of {', '.join(SPLITS[:-1])}"
+                f"--split predefined needs --validation FILE, --test FILE or both, or a data set that is "
+                f"published as a split, and {without_secrets(source)} is not; choose one of "
+                f"{', '.join(SPLITS[:-1])}"
             )
         return datasets.load_split(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
     data = core_of(open_source(source, read, cache), options.k_core)
@@ -160,6 +229,8 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
         return leave_one_out(data)
     if method == "global-time":
         return global_time_split(data)
+    if method == "none":
+        return no_split(data)
     return random_split(data, seed=seed)
 
 

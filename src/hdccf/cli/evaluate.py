@@ -75,6 +75,7 @@ def evaluate(
     as_markdown: AsMarkdown = False,
 ) -> None:
     """Rank a run's held-out items and print how well it did; per-user values are kept in its directory."""
+    from hdccf.console import note
     from hdccf.evaluation.compare import evaluate_run
 
     _refuse_both(as_json, as_markdown)
@@ -90,8 +91,11 @@ def evaluate(
         from hdccf.recommend.run_folder import RunFolder
 
         ranking = ranked_together(RunFolder.open(run), cluster, options.memory)
+    loaded = load(run)
+    if loaded.refit is not None:
+        note("this is the model before the refit, which has not seen the held-out items")
     with ranking as rank:
-        found = evaluate_run(load(run), progress=True, rank=rank, **options.model_dump())
+        found = evaluate_run(loaded, progress=True, rank=rank, **options.model_dump())
     _show(found, as_json, as_markdown)
 
 

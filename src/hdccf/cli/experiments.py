@@ -1,18 +1,35 @@
 """`hdccf tune`, `reproduce` and `verify`: searches of settings, the paper's studies, checks of its claims."""
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
 
-from hdccf.cli.data import CacheOptions
-from hdccf.cli.options import Flag, Panel, with_options
+from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
+from hdccf.cli.options import Flag, Panel, as_typed, with_options
 from hdccf.config import Options
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, without_secrets
 
-DatasetName = Annotated[str, typer.Option(metavar="NAME", help="A named data set (hdccf data list).")]
-Folder = Annotated[CacheOptions, Panel(only=("folder",))]
+if TYPE_CHECKING:
+    from hdccf.data.split import Split
+    from hdccf.experiments.plans import Task
+
+Data = Annotated[SplitOptions, Panel("What to train on")]
+
+
+def _open(data: SplitOptions, read: ReadOptions, cache: CacheOptions) -> "tuple[Task, Split]":
+    """How models are evaluated on a data set or on own events, and the split of it."""
+    from hdccf.experiments.plans import OWN_EVENTS, task_of
+
+    split = open_split(data, 0, read, cache)
+    if not (len(split.validation) and len(split.test)):
+        raise ConfigError(
+            "models are tuned on validation and compared on test, and one of them is empty; "
+            "choose another --split"
+        )
+    return task_of(data.dataset) if data.dataset else OWN_EVENTS, split
 
 
 class SearchOptions(Options):
@@ -25,7 +42,8 @@ class SearchOptions(Options):
     time_aware: bool = False
     """Let the model use time as far as it can; without it no model does."""
     metric: Annotated[str | None, Flag(metavar="PROTOCOL:METRIC")] = None
-    """What is maximised on the validation part; sampled:ndcg@10, or full:ndcg@20 for gowalla-m1."""
+    """What is maximised on the validation part; sampled:ndcg@10, or full:ndcg@10 for own events and
+    full:ndcg@20 for gowalla-m1."""
     assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
     """Keep a setting out of the search; repeatable."""
     seed: int = 0
@@ -54,31 +72,32 @@ class StudyFiles(Options):
 @with_options
 def tune(
     model: Annotated[str, typer.Option(metavar="NAME", help="Which model; hdccf models lists them.")],
-    dataset: DatasetName,
+    data: Data,
+    read: ReadOptions,
+    cache: CacheOptions,
     options: SearchOptions,
     files: StudyFiles,
-    cache: Folder,
 ) -> None:
     """Try settings of a model on a data set's validation part, and write the best as TOML.
 
     Call it again to go on after Ctrl-C or a kill, or in a second terminal to work on the same study.
-    Hopeless trials are ended early.
+    Hopeless trials are ended early. Needs pip install 'hdccf\\[tune]'.
     """
     from hdccf.config import parse_assignments, read_toml
     from hdccf.experiments.figures import draw_history, draw_importance
-    from hdccf.experiments.plans import open_split, part_name, task_of
+    from hdccf.experiments.plans import part_name
     from hdccf.experiments.studies import Budget, Question, StudyFile
     from hdccf.experiments.tuning import tune as search
     from hdccf.models import entry_named
 
     kind = entry_named(model).settings
-    task, part = task_of(dataset), part_name(dataset, options.time_aware)
+    part = part_name(data.name, options.time_aware)
     place = files.study or f"results/studies/{part}/{model}.jsonl"
     target = files.out or Path(f"results/tuned/{part}/{model}.toml")
-    split = open_split(dataset, folder=cache.folder, progress=True)
+    task, split = _open(data, read, cache)
     fixed = task.fixed_for(kind) | parse_assignments(options.assignments or [])
     metric = options.metric or task.validation_metric
-    question = Question(model, dataset, split.fingerprint, metric, options.time_aware, fixed, options.seed)
+    question = Question(model, data.name, split.fingerprint, metric, options.time_aware, fixed, options.seed)
     found = search(
         split,
         question,
@@ -99,14 +118,15 @@ def tune(
         f"{target}: {question.metric} {found.value:.4f} in trial {found.trial}, after {found.trials} of "
         f"{options.trials} trials and {found.minutes:.1f} of {options.minutes:g} minutes"
     )
-    typer.echo(f"Next: hdccf train --model {model} --dataset {dataset} --config {target}")
+    config = shlex.quote(str(target))
+    typer.echo(f"Next: hdccf train --model {model} {as_typed(data, read)} --config {config}")
 
 
 class StudyOptions(Options):
     """Which rows of a study are run, how long, and where the results go."""
 
     seeds: int | None = Field(default=None, ge=1)
-    """Runs of each row. Without it 5; 3 for ml-1m; for gowalla-m1 3 of HDCCF, 1 of others."""
+    """Runs of each row. Without it 5; 3 for ml-1m and own events; for gowalla-m1 3 of HDCCF, 1 of others."""
     budget: Annotated[str, Flag(metavar="quick|full")] = "full"
     """quick: at most 2 seeds, 20 epochs, 32 dimensions, and every other point of a curve."""
     out: Annotated[Path, Flag(metavar="DIR")] = Path("results")
@@ -130,40 +150,40 @@ def reproduce(
             help="table, ablation, scores, omega, neighbours, beta, temperature, recency, or all.",
         ),
     ],
-    dataset: DatasetName,
+    data: Data,
+    read: ReadOptions,
+    cache: CacheOptions,
     options: StudyOptions,
-    cache: Folder,
 ) -> None:
-    """Run a study of the paper on a data set, and write its tables and figures.
+    """Run a study of the paper on a data set or on your own events, and write its tables and figures.
 
     Each finished run is a line of DIR/journal/DATASET.jsonl and is not run again; a run that was stopped goes
     on. table takes tuned settings from DIR/tuned, or else the package's, and says which.
     """
-    from dataclasses import replace
-
     from hdccf.config import parse_assignments
     from hdccf.data.datasets import origin_of
-    from hdccf.experiments.plans import STUDIES, Plan, open_split, task_of
+    from hdccf.experiments.plans import STUDIES, Plan
     from hdccf.experiments.reproduce import ALL, Reproduction
 
     if study not in (*STUDIES, ALL):
         raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")
+    task, split = _open(data, read, cache)
     plan = Plan(
-        dataset,
-        task_of(dataset),
+        data.name,
+        task,
         options.out,
         options.seeds,
         options.budget,
         overrides=parse_assignments(options.assignments or []),
         only=tuple(dict.fromkeys(options.only or [])),
+        given="" if data.dataset else as_typed(data, read),
+        has_times=split.train.times is not None,
     )
-    split = open_split(dataset, folder=cache.folder, progress=True)
-    plan = replace(plan, has_times=split.train.times is not None)
     reproduction = Reproduction(
         plan,
         split,
         options.threads,
-        source=origin_of(dataset),
+        source=origin_of(data.dataset) if data.dataset else f"own events, {without_secrets(data.source)}",
         allow_dirty=options.allow_dirty,
         progress=True,
     )
@@ -192,7 +212,8 @@ def verify(
         typer.Option(
             "--figure",
             metavar="FILE.png",
-            help="Also draw how the losses approach the ideal loss; needs matplotlib. Never overwrites.",
+            help="Also draw how the losses approach the ideal loss; needs pip install 'hdccf\\[plots]'. "
+            "Never overwrites.",
         ),
     ] = None,
 ) -> None:

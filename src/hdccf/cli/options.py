@@ -7,6 +7,7 @@ A command takes whole groups of options, each annotated with its class:
 """
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 from rich.markup import escape
 
 from hdccf.config import Options
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, without_secrets
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,11 @@ class _Group:
             name: next((getattr(note, bound) for note in found.metadata if hasattr(note, bound)), None)
             for name, bound in (("min", "ge"), ("max", "le"))
         }
-        # A truth value is a mere switch, without a --no- form, unless its names have one.
+        # A truth value that is off is a mere switch; one that is on, or left open, has a --no- form as well.
+        plain = self.option(name)
+        both = f"{plain}/--no-{plain[2:]}" if hint in (bool, bool | None) and default is not False else plain
         option = typer.Option(
-            *(shape.names or self.option(name)).split(),
+            *(shape.names or both).split(),
             metavar=shape.metavar,
             help=escape(" ".join((found.description or "").split())),
             rich_help_panel=shape.panel or self.panel.title,
@@ -153,6 +156,22 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def as_typed(*groups: Options) -> str:
+    """The options of groups that were given, as they are typed in a shell, without passwords."""
+    words: list[str] = []
+    for group in groups:
+        shape = _Group(type(group), False, Panel())
+        for name, value in group.model_dump(exclude_unset=True).items():
+            option = shape.option(name)
+            if isinstance(value, bool):
+                words.append(option.partition("/")[0] if value else f"--no-{option[2:].partition('/')[0]}")
+                continue
+            if isinstance(value, dict):
+                value = ",".join(f"{each}={number:g}" for each, number in value.items())
+            words += [option, shlex.quote(without_secrets(str(value)))]
+    return " ".join(words)
 
 
 def was_given(context: typer.Context, name: str) -> bool:

@@ -46,14 +46,15 @@ class CandidateOptions(Options):
     """The popularity dial, instead of what validation chose: -0.5 is more of what is popular, 0.5 less, 1
     only what is particular to the user. See hdccf evaluate RUN --dial."""
     index_above: Annotated[int | None, Flag(metavar="N"), Field(ge=0)] = None
-    """With more items than N let an approximate index propose them; needs hdccf[index]."""
+    """With more items than N let an approximate index propose them; needs pip install
+    'hdccf[index]'."""
 
 
 class OutputFile(Options):
     """Where the lists of all users go."""
 
     out: Annotated[Path | None, Flag(metavar="FILE")] = None
-    """With --all: a Parquet file."""
+    """With --all: Parquet, CSV or JSON Lines, by its ending: .parquet, .csv or .jsonl."""
     overwrite: bool = False
     """Replace the file of --out."""
 

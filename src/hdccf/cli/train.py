@@ -1,6 +1,7 @@
 """`hdccf train`: train a model on a split of interactions, and keep it as a run."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, was_given, with_options
 from hdccf.config import Cluster, FitOptions, Options, Settings, TrainingSettings
-from hdccf.errors import ConfigError, needs_ray, without_secrets
+from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
     from hdccf.data.split import Split
@@ -78,12 +79,20 @@ def train(
     cache: CacheOptions,
     model: Annotated[ModelOptions, Panel("Model and settings")],
     run: Annotated[RunOptions, Panel(_RUN)],
-    options: Annotated[FitOptions, Panel(_RUN)],
+    options: Annotated[FitOptions, Panel(_RUN, flags={"mlflow": Flag(metavar="URI")})],
     cluster: Annotated[Cluster | None, Panel(CLUSTER, flags=CLUSTER_FLAGS)],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME_OR_FILE",
+            help="In place of --dataset and --interactions: a named data set or a file.",
+        ),
+    ] = None,
 ) -> None:
     """Train a model on a data set or on your own events, and keep it as a run.
 
     The last interaction of each user is held out for testing, the one before for choosing the best epoch.
+    Your own events are then trained on once more with nothing held out (--no-refit leaves that out).
     Without --preset a few configurations of HDCCF are compared first, and the best is trained to the end;
     --set narrows the choice, and --minutes bounds it. Ctrl-C saves, and --resume goes on as if nothing had
     happened.
@@ -94,12 +103,20 @@ def train(
     from hdccf.console import note
     from hdccf.recommend.run_folder import free_folder
 
-    source, settings = data.source, model.settings(own_events=data.interactions is not None)
+    if source is not None:
+        data = data.with_source(source)
+    settings = model.settings(own_events=data.interactions is not None)
     if cluster is not None:
         needs_ray("--workers")
         from hdccf.distributed.driver import check
 
         check(settings)  # before any data is read
+        if options.refit:
+            raise ConfigError("--refit trains in one process; leave out --workers, or --refit")
+    else:
+        from hdccf.training.loop import device_named
+
+        device_named(options.device)
     split = open_split(data, model.seed, read, cache)
     candidates = {model.model: settings}
     if model.automatic and cluster is None:
@@ -108,15 +125,24 @@ def train(
     decided = settings.choices(split.train)
     if others:
         decided = f"comparing {', '.join(candidates)} on validation; --preset or --set narrows the choice"
+    elif not len(split.validation) and isinstance(settings, TrainingSettings):
+        chosen = (
+            f"{next(iter(candidates))}, the first automatic configuration, is" if model.automatic else "it is"
+        )
+        decided = (
+            f"there is nothing to validate on: {chosen} trained for {settings.epochs} epochs; "
+            "--set epochs=N is another number"
+        )
+    if options.refit is None:
+        own = data.interactions is not None and split.method != "none"
+        options = options.changed(refit=own and cluster is None)
+        if own and cluster is not None:
+            note("with --workers there is no refit: held-out events are not learnt from")
     for remark in (repr(split), *split.remarks(), decided):
         if remark:
             note(remark)
-    stem = (
-        "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(without_secrets(source)).stem)
-        or "events"
-    )
-    name = f"{stem}-{model.preset or model.model}-seed{model.seed}"
-    about = {"source": source, "core": data.k_core, "split": split.method}
+    name = f"{data.name}-{model.preset or model.model}-seed{model.seed}"
+    about = {"source": data.source, "core": data.k_core, "split": split.method}
     common: dict[str, Any] = {
         "seed": model.seed,
         "out": run.out or free_folder(Path("runs"), name),
@@ -142,7 +168,7 @@ def _candidates(fixed: dict[str, Any], split: "Split", init_from: Path | None) -
     from hdccf.recommend.run_folder import RunFolder
 
     if init_from is None:
-        return dict(automatic_candidates(split.train, **fixed))
+        return dict(automatic_candidates(split.train, validated=len(split.validation) > 0, **fixed))
     source = RunFolder.open(init_from)
     return {source.model: source.settings.changed(**fixed)}
 
@@ -179,8 +205,17 @@ def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
 
 
 def _print_result(path: Path) -> None:
+    from hdccf.recommend.run_folder import RunFolder
+
     result = json.loads((path / "result.json").read_text(encoding="utf-8"))
     value, epoch = result["best_value"], result["best_epoch"]
     best = "" if value is None else f", validation {value:.4f} at epoch {epoch}"
     typer.echo(f"{path}: trained in {result['seconds']:.0f} s{best}")
-    typer.echo(f"Next: hdccf evaluate {path}")
+    if "refit" in result:
+        typer.echo(
+            f"Refitted on all {result['refit']['pairs']:,} pairs: recommend and serve use these weights, "
+            "evaluate those before, which have not seen the held-out items (--no-refit leaves it out)"
+        )
+    quoted = shlex.quote(str(path))
+    unheld = RunFolder.open(path).config["split"]["method"] == "none"
+    typer.echo(f"Next: hdccf recommend {quoted} USER" if unheld else f"Next: hdccf evaluate {quoted}")

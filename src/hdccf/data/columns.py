@@ -321,13 +321,28 @@ def _parse(text: pl.Series, body: str) -> pl.Series:
 # -- ids -----------------------------------------------------------------------------------------------------
 
 _CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+_WHOLE = r"^(0|-?[1-9][0-9]{0,17})(\.0+)?$"
+_MISSING = ("", "NaN", "nan", "null", "NULL", "None")
+"""What programs write where an id is missing."""
+
+
+def with_missing_ids(table: Table, names: Sequence[str]) -> Table:
+    """The same table, in which the ids of these columns that stand for none are nulls."""
+    known: list[pl.Expr] = []
+    for name in names:
+        kind, ids = table.frame[name].dtype, pl.col(name)
+        if kind == pl.String:
+            known.append(pl.when(~ids.is_in(_MISSING)).then(ids))
+        elif kind.is_float():
+            known.append(ids.fill_nan(None))
+    return Table(table.frame.with_columns(known), table.locate)
 
 
 def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.Series, IntArray]:
     """Distinct ids in order of first appearance, and the number among them of each row's id; no nulls.
 
-    Where the source knows no types (CSV), ids that are all plain integers become integers; `007` stays text,
-    so that every id comes back as it was written.
+    Where the source knows no types (CSV), ids that are all plain integers become integers, and so do whole
+    numbers with a fraction of zeros, which pandas writes: `1.0` is 1. `007` stays text.
     """
     ids = _as_text_or_integers(ids, source)
     if ids.dtype != pl.String:
@@ -336,7 +351,9 @@ def number_ids(ids: pl.Series, *, source: str, typed: bool = True) -> tuple[pl.S
     vocabulary, codes = _number_texts(ids)
     # The first ones nearly always settle whether all are integers.
     parts = vocabulary.head(1_000), vocabulary
-    if not typed and all(bool(part.str.contains(_CANONICAL_INTEGER).all()) for part in parts):
+    if not typed and all(bool(part.str.contains(_WHOLE).all()) for part in parts):
+        if not bool(vocabulary.str.contains(_CANONICAL_INTEGER).all()):
+            return number_ids(ids.str.replace(r"\..*$", ""), source=source, typed=False)
         vocabulary = vocabulary.cast(pl.Int64)
     return vocabulary, codes
 

@@ -31,6 +31,8 @@ from hdccf.files import atomic_directory, read_described, write_json
 
 FORMAT = "hdccf-interactions"
 FORMAT_VERSION = 1
+REPEATS = ("first", "last", "all")
+"""Which event a pair that repeats keeps the time of; with "all" every one of them counts."""
 QUANTILES = {"least": 0.0, "10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9, "most": 1.0}
 
 
@@ -65,9 +67,11 @@ class Interactions:
     """The item's own id of each contiguous item: strings or integers."""
     titles: pl.Series | None = None
     """A readable title for each item, where the source has them."""
+    weights: NDArray[np.float32] | None = None
+    """How much each pair counts as a positive; None where all count alike."""
 
     def __post_init__(self) -> None:
-        for array in (self.users, self.items, self.times, self.counts):
+        for array in (self.users, self.items, self.times, self.counts, self.weights):
             if array is not None:
                 array.flags.writeable = False
 
@@ -82,8 +86,10 @@ class Interactions:
         times: TimeArray | None = None,
         counts: NDArray[np.integer[Any]] | None = None,
         titles: pl.Series | None = None,
+        weights: NDArray[np.floating[Any]] | None = None,
+        repeats: str = "first",
     ) -> "Interactions":
-        """Sorts pairs in any order and merges repeats: the earliest time is kept, the counts add up.
+        """Sorts pairs in any order and merges repeats, whose counts add up.
 
         Parameters
         ----------
@@ -97,8 +103,17 @@ class Interactions:
             How often each row occurred; once where nothing is given.
         titles
             A readable title of each item.
+        weights
+            How much each row counts as a positive.
+        repeats
+            Which event a pair that repeats keeps the time of: "first", "last", or "all". A pair has the
+            largest weight of its events; with "all" it has their sum, or their number without weights, and
+            the time of the last.
         """
-        for name, column in (("items", items), ("times", times), ("counts", counts)):
+        if repeats not in REPEATS:
+            raise ConfigError(f"repeats={repeats!r} is unknown; choose one of {list(REPEATS)}")
+        lengths = {"items": items, "times": times, "counts": counts, "weights": weights}
+        for name, column in lengths.items():
             if column is not None and len(column) != len(users):
                 raise DataError(
                     f"{len(column)} {name} were given for {len(users)} users; give one for each row"
@@ -107,6 +122,13 @@ class Interactions:
         _check_codes(items, len(item_ids), "item")
         if titles is not None and len(titles) != len(item_ids):
             raise DataError(f"{len(titles)} titles were given for {len(item_ids)} items; give one for each")
+        own: dict[str, Any] = {
+            "user_ids": user_ids.rename("user"),
+            "item_ids": item_ids.rename("item"),
+            "titles": titles,
+        }
+        if weights is not None or repeats != "first":
+            return cls(**_merged(users, items, times, counts, weights, repeats), **own)
         rows = sort_histories(
             users.astype(np.int32, copy=False),
             items.astype(np.int32, copy=False),
@@ -115,7 +137,7 @@ class Interactions:
             len(user_ids),
             len(item_ids),
         )
-        return cls(*rows, user_ids.rename("user"), item_ids.rename("item"), titles)
+        return cls(*rows, **own)
 
     # -- what is in it ---------------------------------------------------------------------------------------
 
@@ -157,9 +179,10 @@ class Interactions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for the same pairs, times, counts and ids, on any machine; otherwise different."""
+        """The same for the same pairs, times, counts, weights and ids, on any machine; else different."""
         digest = hashlib.sha256()
-        for array in (self.users, self.items, self.times, self.counts):
+        weighted = () if self.weights is None else (self.weights,)
+        for array in (self.users, self.items, self.times, self.counts, *weighted):
             digest.update(b"none" if array is None else array.astype(array.dtype.newbyteorder("<")).tobytes())
         for ids in (self.user_ids, self.item_ids):
             texts = ids.cast(pl.String)
@@ -199,6 +222,7 @@ class Interactions:
             items=self.items[rows],
             times=None if self.times is None else self.times[rows],
             counts=self.counts[rows],
+            weights=None if self.weights is None else self.weights[rows],
         )
 
     def compact(self) -> "Interactions":
@@ -219,11 +243,13 @@ class Interactions:
         )
 
     def frame(self) -> pl.DataFrame:
-        """The pairs under the user's own ids, with times and counts, as a Polars data frame."""
+        """The pairs under the user's own ids, with times, counts and weights, as a Polars data frame."""
         columns = {"user": self.user_ids.gather(self.users), "item": self.item_ids.gather(self.items)}
         if self.times is not None:
             columns["time"] = pl.Series(self.times).cast(pl.Datetime("us"))
         columns["count"] = pl.Series(self.counts)
+        if self.weights is not None:
+            columns["weight"] = pl.Series(self.weights)
         return pl.DataFrame(columns)
 
     # -- on disk ---------------------------------------------------------------------------------------------
@@ -234,6 +260,8 @@ class Interactions:
             pairs = pl.DataFrame({"user": self.users, "item": self.items, "count": self.counts})
             if self.times is not None:
                 pairs = pairs.with_columns(time=pl.Series(self.times).cast(pl.Datetime("us")))
+            if self.weights is not None:
+                pairs = pairs.with_columns(weight=self.weights)
             pairs.write_parquet(folder / "pairs.parquet")
             pl.DataFrame({"id": self.user_ids}).write_parquet(folder / "users.parquet")
             items = pl.DataFrame({"id": self.item_ids})
@@ -274,6 +302,7 @@ class Interactions:
                 user_ids=users["id"].rename("user"),
                 item_ids=items["id"].rename("item"),
                 titles=items["title"].cast(pl.String) if "title" in items.columns else None,
+                weights=pairs["weight"].to_numpy(writable=True) if "weight" in pairs.columns else None,
             )
             _ = loaded.fingerprint
         # The last two come from missing values and columns of other types.
@@ -386,9 +415,47 @@ def align(parts: list[Interactions]) -> list[Interactions]:
             times=part.times,
             counts=part.counts,
             titles=titles,
+            weights=part.weights,
         )
         for part, users, items in zip(parts, user_codes, item_codes, strict=True)
     ]
+
+
+def _merged(
+    users: NDArray[np.integer[Any]],
+    items: NDArray[np.integer[Any]],
+    times: TimeArray | None,
+    counts: NDArray[np.integer[Any]] | None,
+    weights: NDArray[np.floating[Any]] | None,
+    repeats: str,
+) -> dict[str, Any]:
+    """The arrays of `Interactions` with each pair once, by user, time and arrival."""
+    frame = pl.DataFrame({"users": users, "items": items, "row": np.arange(len(users))}).with_columns(
+        times=pl.lit(0, pl.Int64) if times is None else pl.Series(times),
+        counts=pl.lit(1) if counts is None else pl.Series(counts),
+        weights=pl.lit(1.0) if weights is None else pl.Series(weights),
+    )
+    at, weight = pl.col("times", "row"), pl.col("weights")
+    frame = (
+        frame.sort("times", maintain_order=True)
+        .group_by("users", "items")
+        .agg(
+            at.first() if repeats == "first" else at.last(),
+            pl.col("counts").sum(),
+            weight.sum() if repeats == "all" else weight.max(),
+        )
+        .sort("users", "times", "row")
+    )
+    kinds = {
+        "users": np.int32,
+        "items": np.int32,
+        "times": np.int64,
+        "counts": np.int32,
+        "weights": np.float32,
+    }
+    merged: dict[str, Any] = {name: frame[name].to_numpy().astype(kind) for name, kind in kinds.items()}
+    weighted = weights is not None or repeats == "all"
+    return merged | ({} if times is not None else {"times": None}) | ({} if weighted else {"weights": None})
 
 
 def _complete(file: Path) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from hdccf.console import note
 from hdccf.data.adjacency import IntArray
@@ -21,10 +22,11 @@ from hdccf.data.columns import (
     choose_columns,
     number_ids,
     to_microseconds,
+    with_missing_ids,
 )
 from hdccf.data.interactions import Interactions
 from hdccf.data.tables import open_frame, open_paths
-from hdccf.errors import SourceError, one_line, without_secrets
+from hdccf.errors import ConfigError, SourceError, one_line, without_secrets
 
 _FRAMES = "a path, a Polars or pandas data frame, an Arrow table, or a SciPy sparse matrix"
 _ROWS_AT_A_TIME = 100_000
@@ -38,6 +40,10 @@ def read(
     time: str | int | None = None,
     rating: str | int | None = None,
     title: str | int | None = None,
+    weight: str | int | None = None,
+    event: str | int | None = None,
+    event_weights: Mapping[str, float] | None = None,
+    repeats: str = "first",
     minimum_rating: float | None = None,
     separator: str | None = None,
     header: bool | None = None,
@@ -60,6 +66,14 @@ def read(
     user, item, time, rating, title
         Columns, by name or by number from 1. Those that are not given are guessed from the usual names, and
         the guess is printed. `time=""` reads no times.
+    weight
+        A column with how much each row counts as a positive: numbers from 0, which leaves a row out.
+    event, event_weights
+        A column with the type of each event, and how much each type counts, such as
+        `{"view": 1, "cart": 3, "buy": 5}`; 0 leaves a type out, and one that is not named is refused.
+    repeats
+        A pair that repeats keeps the time of its `first` or its `last` event, and the largest weight of them;
+        with `all` it has the sum of their weights (1 each without a weight), and the time of the last.
     minimum_rating
         Leaves out rows with a lower rating; without it every row counts.
     separator, header, quote, encoding
@@ -85,9 +99,12 @@ def read(
     opened = _open(source, TextOptions(separator, header, quote, encoding), format)
     if isinstance(opened, Interactions):
         return opened
+    columns = {"user": user, "item": item, "time": time, "rating": rating, "title": title}
     return to_interactions(
         opened,
-        {"user": user, "item": item, "time": time, "rating": rating, "title": title},
+        columns | {"weight": weight, "event": event},
+        event_weights=event_weights,
+        repeats=repeats,
         minimum_rating=minimum_rating,
         time_format=time_format,
         drop_nulls=drop_nulls,
@@ -98,6 +115,8 @@ def to_interactions(
     opened: OpenTable,
     given: Mapping[str, str | int | None],
     *,
+    event_weights: Mapping[str, float] | None = None,
+    repeats: str = "first",
     minimum_rating: float | None = None,
     time_format: str | None = None,
     drop_nulls: bool = False,
@@ -108,16 +127,19 @@ def to_interactions(
     With `integer_ids` ids must be integers, and are numbered in ascending order.
     """
     source, filtering = opened.name, minimum_rating is not None
+    _check_event_weights(given, event_weights)
     columns = choose_columns(opened, given, need_rating=filtering)
     if "rating" in columns and not filtering:
         note(f"{source}: every row counts, whatever its {columns['rating']!r}, without minimum_rating")
     table = opened.fetch(list(dict.fromkeys(columns.values())), columns.get("time"))
     if not table.frame.height:
         raise SourceError(f"{source} has no rows; give a source with rows of user and item")
+    table = with_missing_ids(table, [columns["user"], columns["item"]])
     needed = [name for role, name in columns.items() if role != "title" and (role != "rating" or filtering)]
     table = _without_nulls(table, needed, source, drop_nulls)
     if minimum_rating is not None:
         table = _at_least(table, columns["rating"], minimum_rating, source, drop_nulls)
+    table, weights = _weighted(table, columns, event_weights, source)
     if integer_ids:
         table = with_integers(table, [columns["user"], columns["item"]])
     times = None
@@ -146,9 +168,8 @@ def to_interactions(
         every = pl.DataFrame({"item": np.arange(len(item_ids), dtype=np.int32)})
         first = named.unique("item", keep="first", maintain_order=True)
         titles = every.join(first, on="item", how="left", maintain_order="left")["title"]
-    return Interactions.from_codes(
-        users, items, user_ids=user_ids, item_ids=item_ids, times=times, titles=titles
-    )
+    ids: dict[str, Any] = {"user_ids": user_ids, "item_ids": item_ids, "titles": titles}
+    return Interactions.from_codes(users, items, times=times, weights=weights, repeats=repeats, **ids)
 
 
 # -- opening -------------------------------------------------------------------------------------------------
@@ -199,13 +220,68 @@ def _without_nulls(table: Table, needed: Sequence[str], source: str, drop: bool)
     return table.filter(~empty)
 
 
-def _at_least(table: Table, rating: str, minimum: float, source: str, drop: bool) -> Table:
-    values = table.frame[rating]
+def _numbers(table: Table, name: str, role: str, source: str) -> pl.Series:
+    """A column as numbers, of which none is missing; some may not be finite."""
+    values = table.frame[name]
     numbers = values.str.strip_chars().cast(pl.Float64, strict=False) if values.dtype == pl.String else values
     if not (numbers.dtype.is_numeric() or numbers.dtype == pl.Boolean):
-        raise SourceError(f"{source}: column {rating!r} holds {values.dtype}; a rating must be a number")
-    table.refuse(rating, numbers.is_null(), "is no number; mend it, or give another rating=")
-    numbers = numbers.cast(pl.Float64)
+        raise SourceError(f"{source}: column {name!r} holds {values.dtype}; a {role} must be a number")
+    table.refuse(name, numbers.is_null(), f"is no number; mend it, or give another {role}=")
+    return numbers.cast(pl.Float64)
+
+
+def _check_event_weights(
+    given: Mapping[str, str | int | None], event_weights: Mapping[str, float] | None
+) -> None:
+    weight, event = (given.get(role) not in (None, "") for role in ("weight", "event"))
+    if weight and event:
+        raise ConfigError(
+            "weight and event (--weight, --event) were both given; one of them says what a row counts"
+        )
+    if event != bool(event_weights):
+        raise ConfigError(
+            "event and event_weights go together, such as --event type --event-weights view=1,cart=3,buy=5"
+        )
+    bad = [name for name, each in (event_weights or {}).items() if not 0 <= each < float("inf")]
+    if bad:
+        raise ConfigError(
+            f"event_weights has {event_weights[bad[0]]} for {bad[0]!r}; give numbers from 0"  # type: ignore[index]
+        )
+
+
+def _weighted(
+    table: Table, columns: Mapping[str, str], event_weights: Mapping[str, float] | None, source: str
+) -> tuple[Table, NDArray[np.float64] | None]:
+    """The rows with a weight above 0, and these weights; None where there are none."""
+    if "weight" in columns:
+        numbers = _numbers(table, columns["weight"], "weight", source)
+        bad = ~numbers.is_finite() | (numbers < 0)
+        table.refuse(
+            columns["weight"], bad, "is no weight; give finite numbers from 0, which leaves a row out"
+        )
+    elif event_weights:
+        types = table.frame[columns["event"]].cast(pl.String).str.strip_chars()
+        unknown = types.filter(~types.is_in(list(event_weights))).value_counts(sort=True).rows()
+        if unknown:
+            listed = ", ".join(f"{name!r} ({rows:,} rows)" for name, rows in unknown[:10])
+            raise SourceError(
+                f"{source}: column {columns['event']!r} has {listed}, which event_weights "
+                f"(--event-weights) does not name; give each a weight, where 0 leaves its rows out"
+            )
+        numbers = types.replace_strict(dict(event_weights), return_dtype=pl.Float64)
+    else:
+        return table, None
+    kept = numbers > 0
+    if not kept.any():
+        raise SourceError(f"{source} has no row with a weight above 0; give other weights")
+    if not kept.all():
+        note(f"{source}: left out {int((~kept).sum()):,} of {len(kept):,} rows with the weight 0")
+        table, numbers = table.filter(kept), numbers.filter(kept)
+    return table, numbers.to_numpy()
+
+
+def _at_least(table: Table, rating: str, minimum: float, source: str, drop: bool) -> Table:
+    numbers = _numbers(table, rating, "rating", source)
     finite = numbers.is_finite()
     if not (drop and finite.any()):
         fault = "mend it, or give drop_nulls=True (--drop-nulls) to leave such rows out"
@@ -240,6 +316,10 @@ def read_sql(
     time: str | int | None = None,
     rating: str | int | None = None,
     title: str | int | None = None,
+    weight: str | int | None = None,
+    event: str | int | None = None,
+    event_weights: Mapping[str, float] | None = None,
+    repeats: str = "first",
     minimum_rating: float | None = None,
     time_format: str | None = None,
     drop_nulls: bool = False,
@@ -252,7 +332,9 @@ def read_sql(
         A SELECT in the dialect of the database.
     uri
         `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`, or `postgresql://user@host/database`.
-    user, item, time, rating, title, minimum_rating, time_format, drop_nulls
+    user, item, time, rating, title, weight, event, event_weights, repeats
+        As in `hdccf.read`.
+    minimum_rating, time_format, drop_nulls
         As in `hdccf.read`.
 
     Returns
@@ -274,9 +356,12 @@ def read_sql(
             f"{without_secrets(uri)!r} is no database that can be read; give sqlite:///file.db or "
             "postgresql://host/database"
         )
+    columns = {"user": user, "item": item, "time": time, "rating": rating, "title": title}
     return to_interactions(
         open_frame(frame, f"the query on {without_secrets(uri)}"),
-        {"user": user, "item": item, "time": time, "rating": rating, "title": title},
+        columns | {"weight": weight, "event": event},
+        event_weights=event_weights,
+        repeats=repeats,
         minimum_rating=minimum_rating,
         time_format=time_format,
         drop_nulls=drop_nulls,

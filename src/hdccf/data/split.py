@@ -1,4 +1,4 @@
-"""`Split`: interactions in three parts under one set of ids, and four ways to make one."""
+"""`Split`: interactions in three parts under one set of ids, and five ways to make one."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -58,7 +58,7 @@ class Split:
     test: Interactions
     """What results are reported on; may be empty."""
     method: str
-    """How it was cut: "leave-one-out", "global-time", "random" or "predefined"."""
+    """How it was cut: "leave-one-out", "global-time", "random", "predefined" or "none"."""
     facts: dict[str, int]
     """What the cut did, counted; `describe` puts it into words."""
 
@@ -92,6 +92,7 @@ class Split:
         """
         parts = [self.part(name) for name in names or PARTS]
         times = [part.times for part in parts if part.times is not None]
+        weights = [part.weights for part in parts if part.weights is not None]
         return Interactions.from_codes(
             np.concatenate([part.users for part in parts]),
             np.concatenate([part.items for part in parts]),
@@ -100,6 +101,7 @@ class Split:
             times=np.concatenate(times) if len(times) == len(parts) else None,
             counts=np.concatenate([part.counts for part in parts]),
             titles=self.train.titles,
+            weights=np.concatenate(weights) if len(weights) == len(parts) else None,
         )
 
     @cached_property
@@ -203,7 +205,7 @@ def leave_one_out(data: Interactions, *, progress: bool = False) -> Split:
     if not long_enough.any():
         raise DataError(
             f"none of {data.n_users:,} users has three interactions, which leave-one-out needs; "
-            "use random_split or give more data"
+            "use random_split or no_split (--split random, --split none), or give more data"
         )
     last = starts[1:][long_enough] - 1
     part = np.zeros(len(data), np.uint8)
@@ -372,6 +374,26 @@ def predefined_split(
         "items_added": aligned[0].n_items - first.n_items,
     }
     return _made(aligned, "predefined", facts, progress)
+
+
+def no_split(data: Interactions) -> Split:
+    """All interactions are for training, and none is held out: nothing can be validated or evaluated.
+
+    Parameters
+    ----------
+    data
+        The interactions to train on.
+
+    Returns
+    -------
+    Split
+        One whose validation and test parts are empty.
+
+    Examples
+    --------
+    >>> model = hdccf.fit(hdccf.no_split(data), hdccf.HDCCF(epochs=20))
+    """
+    return _made(_cut(data, np.zeros(len(data), np.uint8)), "none", {}, False)
 
 
 # -- common to all -------------------------------------------------------------------------------------------

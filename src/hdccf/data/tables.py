@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import re
+import shlex
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -378,12 +379,17 @@ def _format_of(file: Path) -> str:
 def _start_of(file: Path) -> bytes:
     try:
         with file.open("rb") as stream:
-            start = stream.read(4)
+            start = stream.read(16)
     except OSError as cause:
         raise SourceError(f"{file} cannot be read ({cause.strerror}); check its permissions") from cause
     if not start:
         raise SourceError(f"{file} is empty; give a file with rows of user and item")
-    return start
+    if start.startswith(b"SQLite format 3"):
+        raise SourceError(
+            f"{file} is an SQLite database; say which rows to read, with {shlex.quote(str(file))} --query "
+            f"'SELECT …', or in Python with hdccf.read_sql('SELECT …', 'sqlite:///{file}')"
+        )
+    return start[:4]
 
 
 def _open_file(file: Path, kind: str, text: TextOptions) -> OpenTable:

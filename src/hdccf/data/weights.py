@@ -44,14 +44,15 @@ def positive_weights(
 
 
 def weights_of(settings: PositiveSettings, train: Interactions) -> Float32[Tensor, " pairs"]:
-    """`positive_weights` as a model's settings have them."""
-    return positive_weights(
+    """`positive_weights` as a model's settings have them, times the weights of the data."""
+    weights = positive_weights(
         train,
         half_life=settings.recency_half_life,
         floor=settings.recency_floor,
         unit=settings.recency_unit,
         count_power=settings.count_power,
     )
+    return weights if train.weights is None else weights * torch.from_numpy(train.weights.copy())
 
 
 def weighted_histories(train: Interactions, settings: RecencySettings) -> sparse.csr_array:
@@ -59,6 +60,8 @@ def weighted_histories(train: Interactions, settings: RecencySettings) -> sparse
     weights = positive_weights(
         train, half_life=settings.recency_half_life, floor=settings.recency_floor, unit=settings.recency_unit
     )
+    if train.weights is not None:
+        weights = weights * torch.from_numpy(train.weights.copy())
     return sparse.csr_array(
         (weights.numpy(), train.items, train.by_user.starts), shape=(train.n_users, train.n_items)
     )

@@ -29,12 +29,12 @@ from hdccf.errors import ConfigError, RunError, TrainingError, one_line
 from hdccf.files import locked, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.recommend.recommender import Recommender, load_run
-from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder
+from hdccf.recommend.run_folder import Cluster, FitOptions, RunFolder, removed_if_it_fails, resume_command
 from hdccf.rng import generator_for
 from hdccf.training.calibrate import calibrate_run, parse_metric
 from hdccf.training.fit import result_of
 from hdccf.training.state import TrainingState
-from hdccf.training.telemetry import open_tensorboard
+from hdccf.training.telemetry import Board, MLflow, TensorBoard, Writer
 from hdccf.training.warm_start import start_from
 
 DATA_PARALLEL = ("bpr", "hdccf", "neumf", "pmf", "ssm", "svdpp")
@@ -77,7 +77,8 @@ def fit(
         write_store(split, f"{place}/store", weighting=weighting)
         if model is not None:
             checkpoint.save(run.path / _START / "start.safetensors", model.state_dict(), {})
-        return _train(run, cluster, progress)
+        with removed_if_it_fails(run.path):
+            return _train(run, cluster, progress)
 
 
 def resume(run: RunFolder, *, progress: bool = False) -> Recommender:
@@ -177,11 +178,11 @@ def _call(run: RunFolder, cluster: Cluster, progress: bool) -> dict[str, Any]:
                 result = trainer.fit()
         except (KeyboardInterrupt, SystemExit, RayActorError) as cause:
             # On Ctrl-C Ray ends its controller and then this process, or raises the controller's death.
-            raise RunError(f"interrupted; go on with: hdccf train --resume {run.path}") from cause
+            raise RunError(f"interrupted; go on with: {resume_command(run.path)}") from cause
         except train.TrainingFailedError as cause:
             raise TrainingError(
                 f"the workers failed more than {cluster.retries} times, at last with "
-                f"{one_line(cause)[:300]}; go on with: hdccf train --resume {run.path}"
+                f"{one_line(cause)[:300]}; go on with: {resume_command(run.path)}"
             ) from cause
     return dict(result.return_value or {"error": "the workers gave nothing back; look at Ray's logs"})
 
@@ -218,7 +219,12 @@ def _copy_results(run: RunFolder, cluster: Cluster, found: dict[str, Any], valid
     write_json(run.path / "workers.json", found["workers"])
     if found["profile"] is not None:
         write_json(run.profile, found["profile"])
-    with open_tensorboard(run.path if run.options.tensorboard else None) as board:
+    writers: list[Writer] = [TensorBoard(run.path)] if run.options.tensorboard else []
+    if run.options.mlflow is not None:
+        tracker = MLflow(run.options.mlflow)
+        tracker.begin(run, run.settings)
+        tracker.close(failed=False)
+    with Board(*writers) as board:
         for record in run.metrics():
             board.add(record)
     return result

@@ -30,7 +30,7 @@ from hdccf.models import entry_named
 from hdccf.models.calibration import Calibration
 from hdccf.recommend import export
 from hdccf.recommend.recommender import Recommender, load_calibration
-from hdccf.recommend.run_folder import Cluster, RunFolder
+from hdccf.recommend.run_folder import Cluster, RunFolder, resume_command
 
 _SHARDS_A_WORKER = 4
 """At least; a worker that is done early takes another shard."""
@@ -41,12 +41,12 @@ _COUNTS = ("above", "tied", "relevant_above", "relevant_tied")
 def recommend_all(
     run: RunFolder, out: Path, cluster: Cluster, wanted: dict[str, Any], *, overwrite: bool, progress: bool
 ) -> int:
-    """Writes the best items of every user to one Parquet file, as `Recommender.recommend_all`.
+    """Writes the best items of every user to one file, as `Recommender.recommend_all`.
 
     `wanted` are arguments of `Recommender.recommend`; returns the number of users.
     """
-    if out.suffix != ".parquet":
-        raise ConfigError(f"{out} is not a Parquet file; give a name that ends in .parquet")
+    export.check_ending(out)
+    run = run if wanted.get("history") == "train" else run.answering
     with store_of(run) as store, connected(cluster, progress=False):
         some = shards(store, cluster.workers)
         with progress_bar("recommending", store.n_users, enabled=progress) as advance:
@@ -156,9 +156,7 @@ def store_of(run: RunFolder) -> Iterator[Store]:
             f"{list(DATA_PARALLEL)}"
         )
     if not run.best.exists():
-        raise RunError(
-            f"{run.path} has no trained weights yet; finish it with: hdccf train --resume {run.path}"
-        )
+        raise RunError(f"{run.path} has no trained weights yet; finish it with: {resume_command(run.path)}")
     if run.options.cluster is not None:
         yield Store(f"{storage_of(run, run.options.cluster)}/store")
         return

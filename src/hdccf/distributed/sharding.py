@@ -395,6 +395,7 @@ class WorkerData:
             items=own.items,
             times=own.times,
             counts=own.counts,
+            weights=own.weights,
             user_ids=pl.int_range(store.n_users, dtype=pl.Int32, eager=True),
             item_ids=own.item_ids,
             graph=ShardedGraph(items_of, users_of),

@@ -90,7 +90,8 @@ def write_store(split: Split, path: str, *, weighting: str | None = "uniform") -
 
 def _columns(part: Interactions) -> dict[str, Any]:
     columns = {"user": part.users, "item": part.items, "count": part.counts}
-    return columns if part.times is None else {**columns, "time": part.times}
+    more = {"time": part.times, "weight": part.weights}
+    return columns | {name: column for name, column in more.items() if column is not None}
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ class Store:
                 user_ids=user_ids,
                 item_ids=item_ids,
                 titles=titles,
+                weights=columns.get("weight"),
             )
             parts.append(part)
         train, validation, test = parts

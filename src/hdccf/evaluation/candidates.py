@@ -93,7 +93,7 @@ def check_part(split: Split, part: str) -> None:
         raise EvaluationError(f"part={part!r} cannot be evaluated; choose one of {list(PARTS)}")
     if not len(split.part(part)):
         raise EvaluationError(
-            f"the {part} part of this {split.method} split is empty, so there is nothing to evaluate; "
+            f"the {part} part of this split ({split.method}) is empty, so there is nothing to evaluate; "
             "use a split that holds interactions out"
         )
 

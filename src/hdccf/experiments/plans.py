@@ -90,6 +90,10 @@ TASKS: dict[str, Task] = {
 """The tasks that differ from the paper's."""
 
 
+OWN_EVENTS = replace(PAPER, metrics=("hr@10", "ndcg@10"), validation_metric="full:ndcg@10", seeds=3)
+"""The task of a user's own events, which are ranked as users will meet them."""
+
+
 def task_of(dataset: str) -> Task:
     """The task of a data set."""
     return TASKS.get(dataset, PAPER)
@@ -157,6 +161,8 @@ class Plan:
     """Settings over all others, where a model has them."""
     only: tuple[str, ...] = ()
     """Labels of rows; all where none is named."""
+    given: str = ""
+    """Own events: the options that they were given by."""
 
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:

@@ -240,7 +240,8 @@ class Reproduction:
         budget = "" if plan.budget == "full" else f" --budget {plan.budget}"
         changed = "".join(f" --set {name}={value}" for name, value in plan.overrides.items())
         only = "".join(f" --only {quote(label)}" for label in plan.only)
-        return f"hdccf reproduce {study} --dataset {plan.dataset}{seeds}{budget}{changed}{only}"
+        data = plan.given or f"--dataset {plan.dataset}"
+        return f"hdccf reproduce {study} {data}{seeds}{budget}{changed}{only}"
 
     # -- runs ------------------------------------------------------------------------------------------------
 

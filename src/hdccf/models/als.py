@@ -25,6 +25,7 @@ class ALS(WeightedHistories):
     """Weighted matrix factorisation of all pairs, solved side by side (Hu et al., ICDM 2008; implicit)."""
 
     model: ClassVar[str] = "als"
+    weighs_positives: ClassVar[bool] = True
 
     embedding_dim: int = Field(default=64, ge=1, le=MAX_DIM)
     """Length of the vectors; more remembers more, and overfits where users have few items."""
@@ -77,7 +78,10 @@ class ALSModel(Model):
                 random_state=seed,
             )
             try:
-                fitted.fit(_old_kind(self._train.matrix), show_progress=False, callback=lambda *_: advance(1))
+                observed = self._train.matrix
+                if self._train.weights is not None:  # each is a confidence
+                    observed = weighted_histories(self._train, s.changed(recency_half_life=None))
+                fitted.fit(_old_kind(observed), show_progress=False, callback=lambda *_: advance(1))
                 users = fitted.user_factors
                 if s.recency_half_life is not None:
                     users = fitted.recalculate_user(np.arange(len(users)), _old_kind(self._histories))

@@ -131,6 +131,17 @@ class Calibration:
         counts = torch.from_numpy(np.maximum(train.by_item.degrees, 1).astype(np.float32))
         return cls(counts.log(), unit, deviation)
 
+    def on(self, settings: Settings, scorer: Scorer, events: Interactions) -> "Calibration":
+        """The same γ and w for a model that was trained on other events, whose filter is made of these."""
+        item_filter = ItemFilter.of(events) if self.item_filter is not None else None
+        return replace(
+            Calibration.neutral(settings, scorer, events),
+            popularity=self.popularity,
+            filter_weight=self.filter_weight,
+            item_filter=item_filter,
+            facts=self.facts,
+        )
+
     def with_popularity(self, popularity: float | None) -> "Calibration":
         """With another γ; the same where None."""
         return self if popularity is None else replace(self, popularity=popularity)

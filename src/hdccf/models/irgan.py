@@ -31,6 +31,7 @@ class IRGAN(PairSettings, IRGANGeneratorSettings):
     """IRGAN for items: a factorisation against a factorisation, whose generator recommends."""
 
     model: ClassVar[str] = "irgan"
+    weighs_positives: ClassVar[bool] = False  # the generator, which answers, learns from rewards
 
     sampler: Literal["irgan"] = "irgan"
     """The generator is the model: there is no other."""

@@ -21,6 +21,7 @@ class MostPopular(Settings):
     """
 
     model: ClassVar[str] = "most-popular"
+    weighs_positives: ClassVar[bool] = True
 
     @property
     def calibration(self) -> Calibrated:
@@ -36,6 +37,7 @@ class Random(Settings):
     """
 
     model: ClassVar[str] = "random"
+    weighs_positives: ClassVar[bool] = True  # it learns from nothing
 
     @property
     def calibration(self) -> Calibrated:
@@ -61,13 +63,14 @@ class _Rule(Model):
 
 
 class MostPopularModel(_Rule):
-    """An item's score is its number of training users."""
+    """An item's score is its number of training users, or the sum of their weights."""
 
     degrees: Tensor
 
     def __init__(self, settings: MostPopular, train: Interactions, generator: torch.Generator) -> None:
         super().__init__(settings, train)
-        self.register_buffer("degrees", torch.from_numpy(train.by_item.degrees.astype(np.float32)))
+        degrees = np.bincount(train.items, train.weights, train.n_items)
+        self.register_buffer("degrees", torch.from_numpy(degrees.astype(np.float32)))
 
     def users_from(self, events: Interactions) -> Scorer:
         other = MostPopularModel(MostPopular(), events, torch.Generator())

@@ -1,6 +1,6 @@
-"""What a run has learned and what it recommends, as files that anything can read: Parquet and NumPy."""
+"""What a run has learned and what it recommends, as files that anything can read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,26 @@ def similarity_name(scorer: Scorer) -> str | None:
     return next(name for name, kind in SIMILARITIES.items() if type(scorer.similarity) is kind)
 
 
+_SINKS: dict[str, Callable[[pl.LazyFrame, Path], Any]] = {
+    ".parquet": lambda lists, path: lists.sink_parquet(path, row_group_size=ROWS_IN_A_GROUP),
+    ".csv": lambda lists, path: lists.sink_csv(path),
+    ".jsonl": lambda lists, path: lists.sink_ndjson(path),
+    ".ndjson": lambda lists, path: lists.sink_ndjson(path),
+}
+
+
+def check_ending(path: Path) -> None:
+    """Refuses a file of lists whose ending names no format."""
+    if path.suffix.lower() not in _SINKS:
+        raise ConfigError(
+            f"{path} is no Parquet, CSV or JSON Lines file; give a name that ends in {', '.join(_SINKS)}"
+        )
+
+
 def write_frames(
     path: Path, frames: Iterator[pl.DataFrame], schema: pl.Schema, *, overwrite: bool = False
 ) -> None:
-    """One Parquet file of many frames, of which only a few are in memory at any time."""
+    """One file of many frames, by its ending; only a few of them are in memory at any time."""
     from polars.io.plugins import register_io_source
 
     failed: list[BaseException] = []
@@ -73,7 +89,7 @@ def write_frames(
 
     with atomic_file(path, overwrite=overwrite) as temporary:
         try:
-            register_io_source(source, schema=schema).sink_parquet(temporary, row_group_size=ROWS_IN_A_GROUP)
+            _SINKS[path.suffix.lower()](register_io_source(source, schema=schema), temporary)
         except pl.exceptions.PolarsError:
             # Polars puts a wrapping around what went wrong in a frame: here it comes as it was.
             if failed:

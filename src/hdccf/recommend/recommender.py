@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import torch
@@ -11,12 +11,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from hdccf import checkpoint
-from hdccf.config import EXPLAINED, REASONS, TOP_K, Settings
+from hdccf.config import EXPLAINED, REASONS, TOP_K, FitOptions, Settings
 from hdccf.console import note, progress_bar
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
-from hdccf.data.split import Split
+from hdccf.data.split import Split, no_split
 from hdccf.errors import ConfigError, DataError, RunError
+from hdccf.files import atomic_directory, write_json
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Candidates, Columns, Kind, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.models.calibration import Calibration
@@ -24,7 +25,7 @@ from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
 from hdccf.recommend.frames import Ids, Lists, Vocabulary, histories_of, listed, titled
-from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.run_folder import REFIT, RunFolder, result_of, resume_command
 from hdccf.recommend.similar import Relation, best_related, relation
 
 HISTORIES = ("all", "train")
@@ -38,7 +39,7 @@ class Recommender:
 
     `score_block` and `score_rows` use the training part only, as evaluation must. `recommend`, `score`,
     `similar_users` and `explain` use all events of a user unless told otherwise: held-out events are part of
-    the history.
+    the history. After a refit the latter also answer with weights that were trained on all events.
     """
 
     def __init__(
@@ -53,8 +54,9 @@ class Recommender:
         config: dict[str, Any] | None = None,
         index_above: int | None = None,
         calibration: Calibration | None = None,
+        refit: "Weights | None" = None,
+        result: dict[str, Any] | None = None,
     ) -> None:
-        self.model = model
         self.settings = settings
         self.split = split
         self.seed = seed
@@ -67,16 +69,20 @@ class Recommender:
         self.users = Vocabulary("user", split.train.user_ids, "the training data")
         self.items = Vocabulary("item", split.train.item_ids, "the catalogue")
         self._trained: Scorer = model.scorer()
-        self.calibration = calibration or Calibration.neutral(settings, self._trained, split.train)
-        """What is added to the model's own scores."""
-        self._scorer = self.calibration.apply(self._trained, split.train)
+        neutral = calibration or Calibration.neutral(settings, self._trained, split.train)
+        self._scorer = neutral.apply(self._trained, split.train)
+        self._held_out, self.refit, self.result = Weights(model, neutral), refit, result
+        self.model, self.calibration = refit or self._held_out
+        """What answers, and what is added to its own scores: after a refit, trained on all events."""
         self._relations: dict[Kind, Relation] = {}  # made once: without vectors it is a matrix over the data
 
     @property
     def path(self) -> Path:
         """The folder of the run."""
         if self._path is None:
-            raise RunError('this model was not kept in a folder; fit it with out="runs/name"')
+            raise RunError(
+                'this model was not kept in a folder; fit it with out="runs/name", or keep it with save(path)'
+            )
         return self._path
 
     @property
@@ -105,7 +111,7 @@ class Recommender:
     @cached_property
     def _by_all_events(self) -> Scorer:
         """The model's own scores, not calibrated."""
-        return self.model.known_users(self.split.train, self.events)
+        return self.model.known_users(self.events if self.refit else self.split.train, self.events)
 
     @cached_property
     def _answering(self) -> Scorer:
@@ -117,10 +123,9 @@ class Recommender:
             raise ConfigError(f"history={history!r} is unknown; choose one of {list(HISTORIES)}")
         if popularity is None:
             return self._answering if history == "all" else self._scorer
-        dialled = self.calibration.with_popularity(popularity)
         if history == "all":
-            return dialled.apply(self._by_all_events, self.events)
-        return dialled.apply(self._trained, self.split.train)
+            return self.calibration.with_popularity(popularity).apply(self._by_all_events, self.events)
+        return self._held_out.calibration.with_popularity(popularity).apply(self._trained, self.split.train)
 
     @cached_property
     def index(self) -> Index | None:
@@ -159,7 +164,8 @@ class Recommender:
         allow, deny
             Items: only these, none of these. Ids that are not in the catalogue are ignored.
         history
-            "all" uses every event of the user, "train" the training part only.
+            "all" uses every event of the user; "train" the training part only, with the weights before a
+            refit.
         popularity
             The popularity dial γ, instead of the value that was chosen on validation: below 0 more popular
             items, above 0 fewer, 1 only what is particular to the user.
@@ -249,10 +255,12 @@ class Recommender:
         overwrite: bool = False,
         progress: bool = False,
     ) -> None:
-        """Writes the k best items of every user to one Parquet file; memory does not grow with the users."""
+        """Writes the k best items of every user to one file, in memory that does not grow with the users.
+
+        It is Parquet, CSV or JSON Lines by its ending: .parquet, .csv or .jsonl.
+        """
         target = Path(path)
-        if target.suffix != ".parquet":
-            raise ConfigError(f"{target} is not a Parquet file; give a name that ends in .parquet")
+        export.check_ending(target)
         wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
         scorer, every_user = self.scorer(history, popularity), torch.arange(self.n_users)
         schema = self._of_users(scorer, every_user[:0], wanted).schema
@@ -368,6 +376,36 @@ class Recommender:
             overwrite=overwrite,
         )
 
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """Keeps the model with its data as the folder of a run, which `load_run` and all commands open.
+
+        Parameters
+        ----------
+        path
+            A folder that does not exist yet.
+        overwrite
+            Whether to replace one that exists.
+
+        Examples
+        --------
+        >>> model = hdccf.fit(data)  # doctest: +SKIP
+        >>> model.save("runs/shop")  # doctest: +SKIP
+        """
+        with atomic_directory(Path(path), overwrite=overwrite) as folder:
+            self._keep(folder, self.split, self._held_out)
+            if self.refit is not None:
+                self._keep(folder / REFIT, no_split(self.events), self.refit)
+        self._path = self._path or Path(path)
+
+    def _keep(self, folder: Path, split: Split, weights: "Weights") -> None:
+        options = FitOptions(**self.config.get("options", {}))
+        about = self.config.get("data", {})
+        run = RunFolder.create(folder, {self.name: self.settings}, split, self.seed, options, about)
+        result = self.result or {"best_epoch": 0, "best_value": None, "seconds": round(self.seconds, 3)}
+        run.save_tensors(run.best, weights.model.state_dict(), {"epoch": result["best_epoch"]})
+        run.save_tensors(run.calibration, *weights.calibration.to_parts())
+        write_json(run.result, result)
+
     def _new_users(self, events: Interactions, popularity: float | None = None) -> Scorer:
         scorer = self.model.users_from(events)
         return self.calibration.with_popularity(popularity).apply(scorer, events)
@@ -402,6 +440,13 @@ class Recommender:
         return f"Recommender({self.name}, seed {self.seed}, {self.split!r})"
 
 
+class Weights(NamedTuple):
+    """A model with trained weights, and its calibration."""
+
+    model: Model
+    calibration: Calibration
+
+
 def load_calibration(run: RunFolder) -> Calibration | None:
     """What validation chose for a run; None where nothing was chosen."""
     if not run.calibration.exists():
@@ -430,18 +475,16 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
     """
     run = RunFolder.open(path)
     if not run.best.exists():
-        raise RunError(
-            f"{run.path} has no trained weights yet; finish it with: hdccf train --resume {run.path}"
+        raise RunError(f"{run.path} has no trained weights yet; finish it with: {resume_command(run.path)}")
+    split, answering, refit = run.split(), run.answering, None
+    if answering is not run:
+        events = answering.split().train
+        model = _load_model(answering, events)
+        refit = Weights(
+            model, load_calibration(answering) or Calibration.neutral(run.settings, model.scorer(), events)
         )
-    split = run.split()
-    entry = entry_named(run.model)
-    model = entry.build(run.settings, split.train, torch.Generator().manual_seed(run.seed))
-    tensors, _ = run.load_tensors(run.best)
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
-        raise RunError(f"{run.best} has weights that are no finite numbers; train again")
-    checkpoint.fill(model, tensors, run.best)
     return Recommender(
-        model,
+        _load_model(run, split.train),
         run.settings,
         split,
         seed=run.seed,
@@ -449,4 +492,16 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
         path=run.path,
         config=run.config,
         index_above=index_above,
+        refit=refit,
+        result=result_of(run),
     )
+
+
+def _load_model(run: RunFolder, train: Interactions) -> Model:
+    """The model of a run with its best weights."""
+    model = entry_named(run.model).build(run.settings, train, torch.Generator().manual_seed(run.seed))
+    tensors, _ = run.load_tensors(run.best)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
+        raise RunError(f"{run.best} has weights that are no finite numbers; train again")
+    checkpoint.fill(model, tensors, run.best)
+    return model

@@ -7,8 +7,10 @@ race.jsonl          where settings were chosen among candidates: each candidate 
 race/               the trainings of the candidates, until one is chosen
 metrics.jsonl       a line an evaluation
 checkpoint.safetensors   where training stands; resuming starts here
-best.safetensors    the weights that answer
+best.safetensors    the weights of the selected epoch
 calibration.safetensors  the popularity dial and the item–item filter, where validation chose them
+refit/              where it was trained once more on all events: a run of its own, whose weights answer;
+                    `best.safetensors` above has not seen the held-out events, and is what is evaluated
 result.json         written when training has ended
 profile.json        where the time of its last part went, if asked for
 """
@@ -16,9 +18,11 @@ profile.json        where the time of its last part went, if asked for
 import hashlib
 import json
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,6 +47,8 @@ from hdccf.models import entry_named, name_of
 
 FORMAT = "hdccf-run"
 FORMAT_VERSION = 1
+REFIT = "refit"
+"""The folder of the second training, on all events, in that of the first."""
 _LISTED = ("hdccf", "torch", "numpy", "scipy", "polars", "safetensors")
 
 
@@ -98,9 +104,7 @@ class RunFolder:
         Of several candidates, settings by name, the first stands in run.json until one is `chosen`.
         """
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(
-                f"{path} is not empty; choose another --out, or go on with hdccf train --resume {path}"
-            )
+            raise RunError(f"{path} is not empty; choose another --out, or go on with {resume_command(path)}")
         settings = next(iter(candidates.values()))
         name = name_of(settings)
         config = {
@@ -205,6 +209,15 @@ class RunFolder:
         return replace(candidate, path=self.path, config=config)
 
     @property
+    def refit(self) -> Path:
+        return self.path / REFIT
+
+    @property
+    def answering(self) -> "RunFolder":
+        """The run whose weights answer: that of the refit once it has ended, otherwise this one."""
+        return self if answering_weights(self.path) == self.best else RunFolder.open(self.refit)
+
+    @property
     def race(self) -> Path:
         return self.path / "race.jsonl"
 
@@ -254,6 +267,28 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         with explained(path), atomic_file(path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+
+
+@contextmanager
+def removed_if_it_fails(path: Path) -> Iterator[None]:
+    """A training that fails before it has saved any weights leaves no folder in the way of the next one."""
+    try:
+        yield
+    except Exception:
+        if next(path.rglob("*.safetensors"), None) is None:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def answering_weights(folder: Path) -> Path:
+    """The file of the weights that answer: those of the refit once it has ended."""
+    refitted = (folder / REFIT / "result.json").exists()
+    return (folder / REFIT if refitted else folder) / "best.safetensors"
+
+
+def resume_command(path: Path) -> str:
+    """What is typed to go on with a run."""
+    return f"hdccf train --resume {shlex.quote(str(path))}"
 
 
 def free_folder(root: Path, stem: str) -> Path:

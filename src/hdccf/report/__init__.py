@@ -41,13 +41,15 @@ def write_report(known: Recommender, out: Path, *, overwrite: bool = False, prog
 def report(known: Recommender, *, progress: bool = False) -> str:
     """The file's text."""
     run = facts_of(RunFolder.open(known.path))
-    evaluation = evaluate_run(known, ks=_lengths(known), again=False, progress=progress)
+    evaluation = None
+    if len(known.split.test):
+        evaluation = evaluate_run(known, ks=_lengths(known), again=False, progress=progress)
     sections = [
         _summary(run, evaluation),
         _data(known),
         *_candidates(known),
         *_training(run),
-        _groups(evaluation),
+        *([] if evaluation is None else [_groups(evaluation)]),
         _negatives(known),
         _examples(known),
         _settings(known),
@@ -61,7 +63,7 @@ def _lengths(known: Recommender) -> tuple[int, ...]:
     return tuple(k for k in (10, 50) if k <= known.n_items - most_had) or (1,)
 
 
-def _summary(run: dict[str, Any], evaluation: Evaluation) -> str:
+def _summary(run: dict[str, Any], evaluation: Evaluation | None) -> str:
     source = run["source"].get("source", "interactions")
     result = run["result"]
     lines = [f"Trained on {source}, split {run['split'].get('method')}, seed {run['seed']}."]
@@ -71,6 +73,12 @@ def _summary(run: dict[str, Any], evaluation: Evaluation) -> str:
             f"Best epoch {result['best_epoch']} with {result['best_value']:.4f} on validation, "
             f"after {result['seconds']:,.0f} seconds of training."
         )
+    if result is not None and "refit" in result:
+        lines.append(
+            f"Then trained once more on all {result['refit']['pairs']:,} pairs; the figures are those before."
+        )
+    if evaluation is None:
+        return section("Result", paragraph(" ".join([*lines, "Nothing was held out to test it on."])))
     head, rows = evaluation.overall_table()
     remarks = "".join(paragraph(remark) for remark in evaluation.remarks())
     return section("Result on the test part", paragraph(" ".join(lines)), table(head, rows), remarks)

@@ -28,6 +28,7 @@ from hdccf.errors import HdccfError, RunError
 from hdccf.recommend.frames import Vocabulary
 from hdccf.recommend.lens import Lens, estimate
 from hdccf.recommend.recommender import Recommender, load_run
+from hdccf.recommend.run_folder import answering_weights
 from hdccf.serving.middleware import Metrics, ProblemError, problem
 from hdccf.serving.settings import ServeSettings
 
@@ -106,7 +107,7 @@ def load(path: Path, *, index_above: int | None = None) -> Served:
     for _ in range(_ATTEMPTS):
         before = signature(folder)
         recommender = load_run(folder, index_above=index_above)
-        with (folder / "best.safetensors").open("rb") as opened:
+        with answering_weights(folder).open("rb") as opened:
             version = hashlib.file_digest(opened, "sha256").hexdigest()[:16]
         if signature(folder) == before:
             break
@@ -130,7 +131,7 @@ def signature(path: Path) -> Signature:
     """Changes when the run behind `path` gets other weights, or `path` becomes a link to another run."""
     folder = path.resolve()
     try:
-        stat = (folder / "best.safetensors").stat()
+        stat = answering_weights(folder).stat()
     except OSError:
         return (folder,)
     return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size)

@@ -15,14 +15,16 @@ import torch
 from hdccf import checkpoint
 from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
-from hdccf.data.split import Split
+from hdccf.data.read import read
+from hdccf.data.split import Split, leave_one_out, no_split
 from hdccf.errors import ConfigError, RunError
 from hdccf.files import locked, write_json
-from hdccf.models import entry_named, name_of
+from hdccf.models import MODELS, entry_named, name_of
 from hdccf.models.base import Model
+from hdccf.models.calibration import Calibration
 from hdccf.models.hdccf.settings import automatic_candidates
-from hdccf.recommend.recommender import Recommender
-from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.recommender import Recommender, Weights, load_run
+from hdccf.recommend.run_folder import RunFolder, removed_if_it_fails
 from hdccf.rng import generator_for
 from hdccf.training.calibrate import Calibrator, calibrate_run, metric_of, parse_metric, validation_ranker
 from hdccf.training.loop import (
@@ -37,14 +39,14 @@ from hdccf.training.loop import (
 )
 from hdccf.training.race import append_to, explain_choice, race, read_race, sample_for_race
 from hdccf.training.state import CheckpointStore, FolderStore, TrainingState
-from hdccf.training.telemetry import Stopwatch, open_tensorboard, table
+from hdccf.training.telemetry import Board, MLflow, Stopwatch, TensorBoard, Writer, table
 from hdccf.training.warm_start import start_from
 
 __all__ = ["Diagnosis", "StopTraining", "Watch", "fit", "parse_metric", "resume"]
 
 
 def fit(
-    split: Split,
+    data: Any,
     settings: Settings | Mapping[str, Settings] | None = None,
     *,
     seed: int = 0,
@@ -55,13 +57,15 @@ def fit(
     diagnosis: Diagnosis | None = None,
     on_evaluation: Watch | None = None,
     init_from: str | Path | None = None,
+    refit: bool | None = None,
 ) -> Recommender:
-    """Trains a model on `split.train` and selects its epoch on `split.validation`.
+    """Trains a model on the training part of a split and selects its epoch on the validation part.
 
     Parameters
     ----------
-    split
-        Training, validation and test parts, from `leave_one_out` or another split function.
+    data
+        A split, from `leave_one_out` or another split function; or interactions, or anything that
+        `hdccf.read` reads, whose last two of each user are held out, and trained on in the end (`refit`).
     settings
         The model's settings, such as `HDCCF(temperature=0.1)`. Several by name are candidates, of which the
         best on validation is trained to the end. Without any, HDCCF's own candidates for this data are
@@ -83,6 +87,10 @@ def fit(
         Called with every record of metrics.jsonl; raise `StopTraining` to end early.
     init_from
         A run whose weights are the start, for all users and items that it knows.
+    refit
+        Whether to train once more on all events, for as many epochs as validation selected, and to answer
+        with those weights; `evaluate` goes by the weights that have not seen the held-out events. Without it
+        interactions are refitted, and splits are not.
 
     Returns
     -------
@@ -93,21 +101,29 @@ def fit(
     >>> split = hdccf.leave_one_out(hdccf.load("ml-100k"))  # doctest: +SKIP
     >>> model = hdccf.fit(split)  # doctest: +SKIP
     >>> model = hdccf.fit(split, hdccf.HDCCF(temperature=0.15), seed=1)  # doctest: +SKIP
+    >>> model = hdccf.fit(hdccf.read("orders.csv"))  # for use: trained on all events  # doctest: +SKIP
     """
-    if not isinstance(split, Split):
-        raise ConfigError(
-            "fit takes a split; make one with hdccf.leave_one_out(data) or another split function"
-        )
+    options = options or FitOptions()
+    if refit is None and options.refit is None and not isinstance(data, Split):
+        refit = True
+        note("each user's last events are held out for validation, and all are trained on in the end (refit)")
+    options = options if refit is None else options.changed(refit=refit)
+    device_named(options.device)  # before any data is read
+    if options.mlflow is not None:
+        MLflow(options.mlflow)
+    split = data if isinstance(data, Split) else leave_one_out(read(data))
     candidates = _candidates(split, settings, init_from)
-    given = _Given(seed, options or FitOptions(), progress, diagnosis, on_evaluation)
+    given = _Given(seed, options, progress, diagnosis, on_evaluation, about or {})
     fitting = _Fitting(split, candidates, given)
-    options, about = fitting.given.options, about or {}
     if init_from is not None:
-        about = {**about, "init_from": fitting.start_from(init_from)}
+        fitting.start_from(init_from)
     if out is None:
         return fitting.run(None)
+    options, about = fitting.given.options, fitting.given.about
     with locked(Path(out), RunError):
-        return fitting.run(RunFolder.create(Path(out), candidates, split, seed, options, about))
+        folder = RunFolder.create(Path(out), candidates, split, seed, options, about)
+        with removed_if_it_fails(folder.path):
+            return fitting.run(folder)
 
 
 def resume(
@@ -131,7 +147,9 @@ def resume(
     >>> hdccf.resume("runs/ml-100k-hdccf-seed0")  # doctest: +SKIP
     """
     run = RunFolder.open(path)
-    given = _Given(run.seed, run.options, progress, diagnosis, on_evaluation)
+    if run.result.exists() and not run.checkpoint.exists():
+        return load_run(path)  # it was solved, or kept with `save`
+    given = _Given(run.seed, run.options, progress, diagnosis, on_evaluation, run.config["data"])
     fitting = _Fitting(run.split(), run.candidates, given)
     # The first checkpoint has what a run started from; only one that was stopped before it asks again.
     source = run.config["data"].get("init_from")
@@ -148,7 +166,7 @@ def _candidates(
     if settings is None and init_from is not None:
         settings = RunFolder.open(init_from).settings
     if settings is None:
-        settings = automatic_candidates(split.train)
+        settings = automatic_candidates(split.train, validated=len(split.validation) > 0)
     if isinstance(settings, Settings):
         return {name_of(settings): settings}
     if not settings:
@@ -164,6 +182,15 @@ def _candidates(
     return dict(settings)
 
 
+def _check_weights(settings: Settings, split: Split) -> None:
+    if split.train.weights is not None and not settings.weighs_positives:
+        able = [name for name, entry in MODELS.items() if entry.settings.weighs_positives]
+        raise ConfigError(
+            f"the data has weights, and {name_of(settings)} cannot weigh its positives; read the data "
+            f"without weight, event and repeats='all', or choose one of {able}"
+        )
+
+
 @dataclass(frozen=True)
 class _Given:
     """What a training is given besides data and settings."""
@@ -173,15 +200,17 @@ class _Given:
     progress: bool
     diagnosis: Diagnosis | None
     on_evaluation: Watch | None
+    about: dict[str, Any]
 
 
 class _Fitting:
-    """The choice among candidates, if there are several, and the training of the chosen one."""
+    """The choice among candidates, if there are several, the training of the chosen one, and the refit."""
 
     def __init__(self, split: Split, candidates: Mapping[str, Settings], given: _Given) -> None:
         self.split, self.candidates, self.given = split, candidates, given
         for settings in candidates.values():
             parse_metric(metric_of(settings))  # before anything is built
+            _check_weights(settings, split)
         # What cannot be trained is refused before there is a folder of it.
         first = next(iter(candidates.values()))
         self.training = _Training(split, first, given, self._calibrator(split, first))
@@ -195,8 +224,9 @@ class _Fitting:
         wanted = self.given.options.calibrate and settings.calibration == "full" and len(split.validation)
         return Calibrator(split, metric_of(settings)) if wanted else None
 
-    def start_from(self, source: str | Path) -> dict[str, Any]:
-        return self.training.start_from(source)
+    def start_from(self, source: str | Path) -> None:
+        found = self.training.start_from(source)
+        self.given = replace(self.given, about={**self.given.about, "init_from": found})
 
     def run(self, folder: RunFolder | None) -> Recommender:
         before = torch.get_num_threads()
@@ -205,9 +235,63 @@ class _Fitting:
             if len(self.candidates) > 1:
                 folder = self._choose(folder)
             self.training.keep_in(folder)
-            return self.training.finish()
+            self.training.finish()
+            self.training.calibrate()
+            refit = None
+            if self.given.options.refit and len(self.split.validation) + len(self.split.test):
+                refit = self._refit(self.training)
+            return self._finished(folder, refit)
         finally:
             torch.set_num_threads(before)
+
+    def _refit(self, first: "_Training") -> "_Training":
+        """Trains the chosen settings once more, on all events and for as many epochs as were selected."""
+        whole, epochs = no_split(self.split.joined()), first.state.best_epoch
+        options = self.given.options.changed(refit=False, mlflow=None)
+        given = replace(self.given, options=options, diagnosis=None, on_evaluation=None)
+        again = _Training(whole, first.settings, given, None)
+        if first.folder is not None:
+            place, run = first.folder.refit, {name_of(first.settings): first.settings}
+            if not place.exists():
+                RunFolder.create(place, run, whole, given.seed, options, given.about)
+            again.keep_in(RunFolder.open(place))
+        source = given.about.get("init_from")
+        if source is not None and not (again.folder and again.folder.checkpoint.exists()):
+            again.start_from(source["run"])
+        if given.progress:
+            length = f" for {epochs} epochs, as validation selected" if again.model.groups else ""
+            note(f"refit: training once more, on all {len(whole.train):,} pairs{length}")
+        again.finish(epochs)
+        if first.calibration is not None:
+            again.calibration = first.calibration.on(first.settings, again.model.scorer(), whole.train)
+        again.keep_result()
+        return again
+
+    def _finished(self, folder: RunFolder | None, refit: "_Training | None") -> Recommender:
+        """The model that answers; its run has a result.json from now on."""
+        training, again = self.training, None
+        result, seconds = training.result, training.state.seconds
+        if refit is not None:
+            calibration = refit.calibration
+            if calibration is None:
+                calibration = Calibration.neutral(training.settings, refit.model.scorer(), refit.split.train)
+            again, seconds = Weights(refit.model, calibration), seconds + refit.state.seconds
+            result["refit"] = {"epochs": result["best_epoch"], "pairs": len(refit.split.train)}
+        training.keep_result(result)
+        options = self.given.options.model_dump(mode="json")
+        config = {"options": options, "data": self.given.about} if folder is None else folder.config
+        return Recommender(
+            training.model,
+            training.settings,
+            self.split,
+            seed=self.given.seed,
+            seconds=seconds,
+            calibration=training.calibration,
+            path=None if folder is None else folder.path,
+            config=config,
+            refit=again,
+            result=result,
+        )
 
     def _choose(self, folder: RunFolder | None) -> RunFolder | None:
         """Compares the candidates, and leaves the training of the best; gives the folder of its run."""
@@ -259,6 +343,8 @@ class _Training:
         self.loop: Loop | None = None
         self.watch: Stopwatch | None = None
         self.state = TrainingState()
+        self.calibration: Calibration | None = None
+        self.tracker: MLflow | None = None
 
     def start_from(self, source: str | Path) -> dict[str, Any]:
         self.warm = True
@@ -296,9 +382,11 @@ class _Training:
                 on_evaluation=self.given.on_evaluation,
             )
         loop, folder = self.loop, self.folder
+        writers: list[Writer] = [] if self.tracker is None else [self.tracker]
         loop.progress, self.state = progress, loop.state
-        curves = folder is not None and self.given.options.tensorboard
-        loop.run(open_tensorboard(folder.path if folder and curves else None), warm=self.warm, until=until)
+        if folder is not None and self.given.options.tensorboard:
+            writers.append(TensorBoard(folder.path))
+        loop.run(Board(*writers), warm=self.warm, until=until)
         self.state = loop.state
 
     def _report_profile(self) -> None:
@@ -312,36 +400,44 @@ class _Training:
         if self.given.progress:
             note(table(profile))
 
-    def finish(self) -> Recommender:
-        """Trains to the end, calibrates, and keeps the result."""
-        folder, options = self.folder, self.given.options
+    def finish(self, epochs: int | None = None) -> None:
+        """Trains to the end, or for so many epochs, and leaves the model with its best weights."""
+        folder = self.folder
         if self.model.groups:
-            self.advance(progress=self.given.progress)
+            if self.given.options.mlflow is not None:
+                self.tracker = MLflow(self.given.options.mlflow)
+                self.tracker.begin(folder, self.settings)
+            self.advance(epochs, progress=self.given.progress)
+            if self.tracker is not None and self.result["best_value"] is not None:
+                self.tracker.write({"best_value": self.state.best_value}, self.state.best_epoch)
             self._report_profile()
         elif folder is None or not folder.best.exists():
             started = time.monotonic()
             self.model.solve(generator_for(self.given.seed, "solution"), self.given.progress)
             self.state.seconds = time.monotonic() - started
         self._keep_best()
-        calibration = None
-        if options.calibrate:
-            calibration = calibrate_run(
-                self.model, self.split, folder, progress=self.given.progress, calibrator=self.calibrator
+
+    def calibrate(self) -> None:
+        if self.given.options.calibrate:
+            self.calibration = calibrate_run(
+                self.model, self.split, self.folder, progress=self.given.progress, calibrator=self.calibrator
             )
-        # One that was solved before has its own result already, with the seconds that it took.
-        if folder is not None and (self.model.groups or not folder.result.exists()):
-            with checkpoint.explained(folder.result):
-                write_json(folder.result, result_of(self.state, len(self.split.validation) > 0))
-        kept: dict[str, Any] = {} if folder is None else {"path": folder.path, "config": folder.config}
-        return Recommender(
-            self.model,
-            self.settings,
-            self.split,
-            seed=self.given.seed,
-            seconds=self.state.seconds,
-            calibration=calibration,
-            **kept,
-        )
+
+    @property
+    def result(self) -> dict[str, Any]:
+        return result_of(self.state, len(self.split.validation) > 0)
+
+    def keep_result(self, result: dict[str, Any] | None = None) -> None:
+        """Tells the run that it has ended, and how."""
+        folder = self.folder
+        if folder is None:
+            return
+        with checkpoint.explained(folder.result):
+            if self.calibration is not None and not folder.calibration.exists():
+                folder.save_tensors(folder.calibration, *self.calibration.to_parts())
+            # One that was solved before has its own result already, with the seconds that it took.
+            if self.model.groups or not folder.result.exists():
+                write_json(folder.result, self.result if result is None else result)
 
     def _keep_best(self) -> None:
         """Leaves the model with its best weights, and a run with a file of them."""

@@ -98,7 +98,9 @@ class Loop:
         with (
             Interruptible() as interrupted,
             board,
-            TrainingDisplay(self.settings.epochs, self.model.n_batches, enabled=self.progress) as display,
+            TrainingDisplay(
+                until or self.settings.epochs, self.model.n_batches, enabled=self.progress
+            ) as display,
         ):
             while not state.finished and (until is None or state.epoch <= until):
                 batch = self._epoch(started, display, interrupted)

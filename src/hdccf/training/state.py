@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hdccf.errors import RunError
-from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.run_folder import REFIT, RunFolder, resume_command
 
 Tensors = dict[str, Tensor]
 
@@ -92,6 +92,7 @@ class FolderStore(CheckpointStore):
     def raise_interrupted(self, epoch: int, step: int) -> None:
         path = self.run.path
         whole = path.parents[1] if path.parent.name == "race" else path
+        whole = path.parent if path.name == REFIT and (path.parent / "run.json").exists() else whole
         raise RunError(
-            f"interrupted at epoch {epoch}, step {step}, and saved; go on with: hdccf train --resume {whole}"
+            f"interrupted at epoch {epoch}, step {step}, and saved; go on with: {resume_command(whole)}"
         )

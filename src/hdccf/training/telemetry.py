@@ -1,20 +1,29 @@
-"""Telemetry of a training: TensorBoard curves, seconds by stage, and the false-negative rate."""
+"""Telemetry of a training: TensorBoard and MLflow curves, seconds by stage, and the false-negative rate."""
 
+import json
+import logging
+import os
+import re
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 
+from hdccf.config import Settings
+from hdccf.console import note
 from hdccf.data.batches import Block, InBatch, SampledBatch
 from hdccf.data.interactions import Interactions
 from hdccf.data.synthetic import World
-from hdccf.errors import ConfigError
+from hdccf.errors import ConfigError, one_line
+from hdccf.files import write_json
 from hdccf.losses.diagnostics import false_negative_rates
+from hdccf.recommend.run_folder import RunFolder
 
 STAGES = ("sampling", "scores and loss", "backward", "optimizer", "evaluation", "checkpoints")
 OTHER = "other"
@@ -67,11 +76,19 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join([*lines, f"{'all':<20} {report['seconds']:>9.2f}"])
 
 
-class Board:
-    """Takes the records of metrics.jsonl and shows them as curves."""
+class Writer(Protocol):
+    """Keeps curves for a program that shows them."""
 
-    def __init__(self, writer: Any = None) -> None:
-        self._writer = writer
+    def write(self, curves: Mapping[str, float], epoch: int) -> None: ...
+
+    def close(self, *, failed: bool) -> None: ...
+
+
+class Board:
+    """Takes the records of metrics.jsonl and gives them to writers as curves."""
+
+    def __init__(self, *writers: Writer) -> None:
+        self._writers = writers
 
     def __enter__(self) -> Self:
         return self
@@ -79,30 +96,135 @@ class Board:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        for writer in self._writers:
+            writer.close(failed=kind is not None)
 
     def add(self, record: dict[str, Any]) -> None:
-        if self._writer is None:
-            return
-        curves = {"loss": record["loss"]}
-        for group in ("terms", "validation", "diagnostics"):
-            curves.update({f"{group}/{name}": value for name, value in record[group].items()})
+        for writer in self._writers:
+            writer.write(curves_of(record), record["epoch"])
+
+
+def curves_of(record: dict[str, Any]) -> dict[str, float]:
+    """The values of a record of metrics.jsonl by the names of their curves."""
+    curves = {"loss": record["loss"]}
+    for group in ("terms", "validation", "diagnostics"):
+        curves.update({f"{group}/{name}": value for name, value in record[group].items()})
+    return curves
+
+
+class TensorBoard:
+    """Event files in the folder of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as cause:
+            raise ConfigError(
+                "TensorBoard is not installed; install it with: pip install 'hdccf[tensorboard]'"
+            ) from cause
+        self._writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(self, curves: Mapping[str, float], epoch: int) -> None:
         for name, value in curves.items():
-            self._writer.add_scalar(name, value, record["epoch"])
+            self._writer.add_scalar(name, value, epoch)
+
+    def close(self, *, failed: bool) -> None:
+        self._writer.close()
 
 
-def open_tensorboard(folder: Path | None) -> Board:
-    """A board that writes into `folder`, or one that does nothing where there is none."""
-    if folder is None:
-        return Board()
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as cause:
-        raise ConfigError(
-            "TensorBoard is not installed; install it with: pip install 'hdccf[tensorboard]'"
-        ) from cause
-    return Board(SummaryWriter(str(folder / "tensorboard")))
+_MLFLOW_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+class MLflow:
+    """A run of an MLflow tracking server or database, in the experiment `hdccf`.
+
+    Parameters
+    ----------
+    uri
+        Such as http://host:5000 or sqlite:///mlflow.db.
+    """
+
+    def __init__(self, uri: str) -> None:
+        # MLflow reports its use to its makers, and waits minutes for a server, unless it is told not to.
+        for name, value in _MLFLOW_DEFAULTS.items():
+            os.environ.setdefault(name, value)
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self._run, self._lost = "", False
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of SQLAlchemy, about MLflow's use of it
+                from mlflow.tracking import MlflowClient
+
+                self._client: Any = MlflowClient(tracking_uri=uri)
+                self._experiment = self._client.get_experiment_by_name("hdccf")
+        except ImportError as cause:
+            raise ConfigError(
+                "MLflow is not installed; install it with: pip install 'hdccf[mlflow]'"
+            ) from cause
+        except Exception as cause:
+            raise ConfigError(
+                f"MLflow at {uri} cannot be used ({one_line(cause)[:300]}); give the address of a tracking "
+                "server, or a database such as sqlite:///mlflow.db"
+            ) from cause
+
+    def begin(self, run: RunFolder | None, settings: Settings) -> None:
+        """Starts a run there, with what was trained so far, or goes on in the one that mlflow.json names.
+
+        Parameters
+        ----------
+        run
+            The folder of the training; None for a model that is not kept.
+        settings
+            The model's settings, its parameters there.
+        """
+        kept = None if run is None else run.path / "mlflow.json"
+        if kept is not None and kept.exists():
+            self._run = str(json.loads(kept.read_text(encoding="utf-8"))["run"])
+            return
+        name = settings.model if run is None else run.path.name
+        experiment = self._experiment
+        number = experiment.experiment_id if experiment else self._do("create_experiment", "hdccf")
+        started = self._do("create_run", number, run_name=name)
+        if started is None:
+            return
+        self._run = started.info.run_id
+        for setting, value in {"model": settings.model, **settings.model_dump(mode="json")}.items():
+            self._do("log_param", self._run, setting, value)
+        if run is not None and kept is not None:
+            self._do("set_tag", self._run, "folder", str(run.path.resolve()))
+            write_json(kept, {"run": self._run})
+            for record in run.metrics():
+                self.write(curves_of(record), record["epoch"])
+
+    def write(self, curves: Mapping[str, float], epoch: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        # MLflow's names have no @.
+        named = {re.sub(r"[^\w\-. :/]", "_", name): value for name, value in curves.items()}
+        metrics = [Metric(name, value, now, epoch) for name, value in named.items()]
+        self._do("log_batch", self._run, metrics=metrics)
+
+    def close(self, *, failed: bool) -> None:
+        self._do("set_terminated", self._run, status="FAILED" if failed else "FINISHED")
+
+    def _do(self, what: str, *given: Any, **values: Any) -> Any:
+        """A server that is lost in the middle does not end a training."""
+        if self._lost:
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return getattr(self._client, what)(*given, **values)
+        except Exception as cause:
+            self._lost = True
+            note(f"MLflow cannot be reached any more ({one_line(cause)[:200]}); training goes on without it")
+            return None
 
 
 def false_negative_rate(world: World, train: Interactions) -> Callable[[Any, Any], dict[str, float]]:

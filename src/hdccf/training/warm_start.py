@@ -12,7 +12,7 @@ from torch import Tensor
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError, RunError
 from hdccf.models.base import Model
-from hdccf.recommend.run_folder import RunFolder
+from hdccf.recommend.run_folder import RunFolder, resume_command
 
 Rows = tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]
 """Rows of the new table, and the rows of the old one that go there."""
@@ -37,9 +37,10 @@ def start_from(model: Model, name: str, train: Interactions, source: str | Path)
             f"{run.path} is a run of {run.model}, and cannot start {name}; take a run of {name}"
         )
     if not run.best.exists():
-        raise RunError(f"{run.path} has no trained weights yet; finish it: hdccf train --resume {run.path}")
-    old = run.split().train
-    trained, _ = run.load_tensors(run.best)
+        raise RunError(f"{run.path} has no trained weights yet; finish it: {resume_command(run.path)}")
+    answering = run.answering
+    old = answering.split().train
+    trained, _ = answering.load_tensors(answering.best)
     fresh = model.state_dict()
     differing = sorted(fresh.keys() ^ trained.keys())
     if differing:

@@ -348,13 +348,20 @@ _KINDS = ("user_vector", "history_encoder", "similarity")
 """What tells candidates apart; one that differs from what is asked for is left out."""
 
 
-def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF]:
+UNVALIDATED_EPOCHS = 20
+"""Of the automatic configuration where no validation part can say when to stop."""
+
+
+def automatic_candidates(train: "Interactions", *, validated: bool = True, **fixed: Any) -> dict[str, HDCCF]:
     """The configurations that are worth comparing on some training data, by name, the preferred one first.
 
     Parameters
     ----------
     train
         Without times, or without users who have two items, there are no histories to learn from.
+    validated
+        Whether there is a validation part to compare them on; without one the first is taken, and trained
+        for `UNVALIDATED_EPOCHS` unless `fixed` has another number.
     fixed
         Settings that all candidates have; a candidate that cannot have them is left out.
     """
@@ -404,4 +411,8 @@ def automatic_candidates(train: "Interactions", **fixed: Any) -> dict[str, HDCCF
             continue
         if settings not in found.values():
             found[name] = settings
-    return found or {"hdccf": HDCCF(**fixed)}
+    found = found or {"hdccf": HDCCF(**fixed)}
+    if validated:
+        return found
+    name, first = next(iter(found.items()))
+    return {name: first.changed(epochs=fixed.get("epochs", UNVALIDATED_EPOCHS))}
