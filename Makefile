@@ -1,6 +1,7 @@
 # make demo   sets everything up and runs the main job
 # make test   sets everything up and runs all checks
 # make bench  sets everything up, prints every benchmark's ratios (quick), and fails where one is twice as bad as usual
+# make docs   builds the documentation site into build/site
 # make setup  only sets up: a virtual environment in .venv with the package and its development tools
 
 PYTHON ?= python3.11
@@ -8,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint types imports unit bench fuzz mutants format clean
+.PHONY: setup demo test lint types imports unit bench docs fuzz mutants format clean
 
 setup: $(READY)
 
@@ -53,6 +54,9 @@ fuzz: setup
 mutants: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	$(BIN)/python tools/mutants.py --out results/mutants.md
+
+docs: setup
+	$(BIN)/python tools/docs.py
 
 bench: setup
 	$(BIN)/python benchmarks/guard.py
