@@ -67,6 +67,23 @@ def test_new_users_and_new_items(runs: dict[str, str], call: Call) -> None:
     assert [row["user"] for row in found] == loaded.users_for_new_items([["u1", "u3"]], k=2)["user"].to_list()
 
 
+def test_unknown_users_and_fresh_items(runs: dict[str, str], call: Call) -> None:
+    users = ("recommend", runs["history"], "u1", "nobody", "--k", "2")
+    assert "user 'nobody' is not in the training data" in call(*users, fails=True)
+    assert "nobody" not in call(*users, "--unknown", "skip")
+    shown = call(*users, "--unknown", "popular")
+    assert "for user u1\n" in shown
+    assert "for user nobody: popular items, as there is no history\n" in shown
+    assert "source" not in shown
+    found = rows_of(call(*users, "--unknown", "popular", "--json"))
+    assert [row["source"] for row in found] == ["model"] * 2 + ["popular"] * 2
+    fresh = ("recommend", runs["history"], "u1", "--fresh", "100", "--fresh", "103", "--json")
+    expected = hdccf.load_run(runs["history"]).recommend(["u1"], fresh=[[100, 103]])
+    assert [row["item"] for row in rows_of(call(*fresh))] == expected["item"].to_list()
+    assert "choose one of ['error', 'skip', 'popular']" in call(*users, "--unknown", "x", fails=True)
+    assert "leave them out" in call(*fresh[:2], "--items", "100", "--fresh", "103", fails=True)
+
+
 def test_allowed_and_denied_items_come_from_files(runs: dict[str, str], call: Call, tmp_path: Path) -> None:
     (tmp_path / "stock.txt").write_text("101\n103\n\n 105 \n107\nnew\n")
     (tmp_path / "blocked.txt").write_text("103\n")

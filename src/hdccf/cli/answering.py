@@ -155,6 +155,7 @@ _FLAGS = {
     "allowed_hosts": Flag("--allow-host", metavar="NAME", panel=_ACCESS),
     "cors_origins": Flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
     "watch": Flag("--watch"),
+    "events": Flag(metavar="FILE"),
 }
 
 
@@ -198,11 +199,11 @@ def print_lists(found: "pl.DataFrame", as_json: bool, title: str, by: str = "") 
     """A table for each value of the column `by`, which the title names at {}; or all rows as JSON."""
     if as_json:
         typer.echo(found.write_ndjson(), nl=False)
-    elif not by:
-        print_table(found, title)
-    else:
-        for (own,), rows in found.group_by(by, maintain_order=True):
-            print_table(rows.drop(by), title.format(own))
+        return
+    for (own,), rows in found.group_by(by, maintain_order=True) if by else [((None,), found)]:
+        popular = "source" in rows.columns and rows["source"][0] == "popular"
+        marked = ": popular items, as there is no history" if popular else ""
+        print_table(rows.drop(by, "source", strict=False), title.format(own) + marked)
 
 
 def print_table(rows: "pl.DataFrame", title: str) -> None:

@@ -138,14 +138,25 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
     return read_files(source, **given)
 
 
-def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: CacheOptions) -> "Split":
-    """The split that training and its evaluation go by."""
+def open_split(
+    options: SplitOptions,
+    seed: int,
+    read: ReadOptions,
+    cache: CacheOptions,
+    *,
+    base: "Interactions | None" = None,
+    append: Path | None = None,
+) -> "Split":
+    """The split that training and its evaluation go by.
+
+    `base` are interactions in place of those that the options name; `append` is a log of more events.
+    """
     from hdccf.data import datasets
     from hdccf.data.split import global_time_split, leave_one_out, random_split
 
-    source = options.source
+    source = options.source if base is None else ""
     published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
-    method = options.split or ("predefined" if published else "leave-one-out")
+    method = options.split or ("predefined" if published and append is None else "leave-one-out")
     if method not in SPLITS:
         raise ConfigError(f"--split {method!r} is unknown; choose one of {', '.join(SPLITS)}")
     if method == "predefined":
@@ -155,7 +166,12 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
                 f"{without_secrets(source)} is not; choose one of {', '.join(SPLITS[:-1])}"
             )
         return datasets.load_split(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
-    data = core_of(open_source(source, read, cache), options.k_core)
+    data = open_source(source, read, cache) if base is None else base
+    if append is not None:
+        from hdccf.data.event_log import append_events
+
+        data = append_events(data, append)
+    data = core_of(data, options.k_core)
     if method == "leave-one-out":
         return leave_one_out(data)
     if method == "global-time":

@@ -28,6 +28,10 @@ class UserOptions(Options):
     """The ids are users: which other users would like a new item that they took?"""
     all_users: Annotated[bool, Flag("--all")] = False
     """For all users, into the file --out."""
+    fresh: Annotated[tuple[str, ...], Flag(metavar="ITEM")] = ()
+    """An item since the training, added to the history of the user; repeat for more, the last the latest."""
+    unknown: Annotated[str, Flag(metavar="error|skip|popular")] = "error"
+    """Users that are not in the data: refuse the request, leave them out, or give them popular items."""
     history: Annotated[str, Flag(metavar="all|train")] = "all"
     """What known users are made of where the model goes by histories: all of their events, or the training
     part, as evaluation does."""
@@ -105,7 +109,9 @@ def recommend(
     elif users.new_item:
         found = loaded.users_for_new_items([ids], k=k, include_seen=candidates.include_seen).drop("list")
     else:
-        found, by, title = loaded.recommend(ids, history=users.history, **limits), "user", "for user {}"
+        fresh = [list(users.fresh)] * len(ids) if users.fresh else None
+        how = {"fresh": fresh, "unknown": users.unknown, "history": users.history}
+        found, by, title = loaded.recommend(ids, **how, **limits), "user", "for user {}"
     if found.is_empty() and not as_json:
         typer.echo("nothing is left to recommend")
     else:
@@ -123,6 +129,8 @@ def _refuse_contradictions(
         raise ConfigError(f"--all is for all users; leave out {' '.join(ids[:3])}")
     if not users.all_users and not ids:
         raise ConfigError("no users given; pass ids, --items with item ids, or --all --out recs.parquet")
+    if (users.fresh or users.unknown != "error") and (users.items or users.new_item or users.all_users):
+        raise ConfigError("--fresh and --unknown are about users given by their ids; leave them out")
     if users.new_item and (candidates.allow or candidates.deny or candidates.popularity is not None):
         raise ConfigError(
             "--allow, --deny and --popularity are about items, and --new-item lists users; leave them out"

@@ -12,6 +12,7 @@ from hdccf.config import Cluster, FitOptions, Options, Settings, TrainingSetting
 from hdccf.errors import ConfigError, needs_ray, without_secrets
 
 if TYPE_CHECKING:
+    from hdccf.data.interactions import Interactions
     from hdccf.data.split import Split
 
 _RUN = "The run"
@@ -66,6 +67,9 @@ class RunOptions(Options):
     init_from: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Start from this run's vectors, on data that has grown; users and items are matched by their own ids,
     and new ones start fresh."""
+    append: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """Add the events of this log (hdccf serve --events) to the data; without --interactions and --dataset to
+    the events of the run of --init-from."""
     resume: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Go on with a run that was stopped; takes no other options."""
 
@@ -94,13 +98,15 @@ def train(
     from hdccf.console import note
     from hdccf.recommend.run_folder import free_folder
 
-    source, settings = data.source, model.settings(own_events=data.interactions is not None)
+    base = _events_of(run, data)
+    source = data.source if base is None else str(run.append)
+    settings = model.settings(own_events=data.dataset is None)
     if cluster is not None:
         needs_ray("--workers")
         from hdccf.distributed.driver import check
 
         check(settings)  # before any data is read
-    split = open_split(data, model.seed, read, cache)
+    split = open_split(data, model.seed, read, cache, base=base, append=run.append)
     candidates = {model.model: settings}
     if model.automatic and cluster is None:
         candidates = _candidates(settings.model_dump(exclude_unset=True), split, run.init_from)
@@ -134,6 +140,19 @@ def train(
 
         fitted = fit_together(split, settings, **common)
     _print_result(fitted.path)
+
+
+def _events_of(run: RunOptions, data: SplitOptions) -> "Interactions | None":
+    """The events of the run to start from, where a log is added to them; None where the options name data."""
+    if run.append is None or data.dataset is not None or data.interactions is not None:
+        return None
+    if run.init_from is None:
+        raise ConfigError(
+            "--append FILE adds events to data; give --init-from RUN for that run's events, or --interactions"
+        )
+    from hdccf.recommend.run_folder import RunFolder
+
+    return RunFolder.open(run.init_from).split().joined()
 
 
 def _candidates(fixed: dict[str, Any], split: "Split", init_from: Path | None) -> dict[str, Settings]:

@@ -1,10 +1,11 @@
 """The recommender: a trained model with its data, queried by user and item ids, answering in data frames."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Int64
@@ -20,17 +21,44 @@ from hdccf.errors import ConfigError, DataError, RunError
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Candidates, Columns, Kind, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.models.calibration import Calibration
+from hdccf.models.reference import MostPopular, MostPopularModel
 from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
-from hdccf.recommend.frames import Ids, Lists, Vocabulary, histories_of, listed, titled
+from hdccf.recommend.frames import (
+    Codes,
+    Ids,
+    Lists,
+    Vocabulary,
+    as_histories,
+    codes_of,
+    histories_of,
+    listed,
+    titled,
+)
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.similar import Relation, best_related, relation
 
 HISTORIES = ("all", "train")
 """What a known user is made of when the model answers: all of their events, or the training part."""
 
+UNKNOWN = ("error", "skip", "popular")
+"""What becomes of an unknown user: refuse the request, leave them out, or recommend what is popular."""
+
 _USERS_AT_ONCE = 4096
+
+
+class _Group(NamedTuple):
+    """Users who are scored by the same scorer."""
+
+    source: str
+    """"model", or "popular" where there is no history to go by."""
+    scorer: Scorer
+    rows: Int64[Tensor, " n"]
+    """Of the scorer."""
+    places: Codes
+    """Among the users of the request."""
+    seen: Neighbours | None
 
 
 class Recommender:
@@ -140,6 +168,8 @@ class Recommender:
         users: Ids,
         k: int = TOP_K,
         *,
+        fresh: Lists | None = None,
+        unknown: str = "error",
         include_seen: bool = False,
         allow: Ids | None = None,
         deny: Ids | None = None,
@@ -151,9 +181,15 @@ class Recommender:
         Parameters
         ----------
         users
-            Ids of known users.
+            Ids of known users; with `fresh` or `unknown` also of others.
         k
             Length of the lists. A user with fewer candidates gets fewer.
+        fresh
+            For each user a list of items since the training, the latest last; it may be empty. They are
+            added to the user's history, and a user whom the model does not know is represented by them.
+        unknown
+            For a user who is not known and has no fresh items: "error" refuses the request, "skip" leaves
+            them out, "popular" gives them the items with the most users.
         include_seen
             Whether items of the user's history may be recommended.
         allow, deny
@@ -166,15 +202,32 @@ class Recommender:
 
         Returns
         -------
-        Rows of user, rank, item, score (and title), best first.
+        Rows of user, rank, item, score (and title), best first. With `fresh` or `unknown="popular"` a column
+        `source` says whether a list is the model's ("model") or of popular items ("popular").
 
         Examples
         --------
         >>> model.recommend(["196", "22"], k=10)  # doctest: +SKIP
+        >>> model.recommend(["196"], fresh=[["50", "181"]])  # doctest: +SKIP
+        >>> model.recommend(["196", "nobody"], unknown="popular")  # doctest: +SKIP
         """
+        if unknown not in UNKNOWN:
+            raise ConfigError(f"unknown={unknown!r} is not possible; choose one of {list(UNKNOWN)}")
         wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
-        rows = torch.from_numpy(self.users.codes(users))
-        return self._of_users(self.scorer(history, popularity), rows, wanted)
+        if fresh is None and unknown == "error":
+            rows = torch.from_numpy(self.users.codes(users))
+            return self._of_users(self.scorer(history, popularity), rows, wanted)
+        codes = self.users.places(users)
+        clicks = self._fresh(fresh, len(codes))
+        lost = [place for place, code in enumerate(codes) if code is None and not len(clicks[place])]
+        if lost and unknown == "error":
+            raise self.users.unknown(users[lost[0]])
+        ids = self.users.spelled(users)
+        if unknown == "skip":
+            kept = [place for place in range(len(codes)) if place not in set(lost)]
+            ids, codes, clicks = ids.gather(kept), [codes[n] for n in kept], [clicks[n] for n in kept]
+        groups = self._groups(codes, clicks, history, popularity)
+        return self._of_groups("user", ids, groups, wanted)
 
     def recommend_for_items(
         self,
@@ -191,24 +244,23 @@ class Recommender:
         Parameters
         ----------
         lists
-            One list of item ids for each new user.
+            One list of item ids for each new user; an empty one gets the items with the most users.
         k, include_seen, allow, deny, popularity
             As in `recommend`.
 
         Returns
         -------
-        Rows of list (its number, from 0), rank, item, score (and title).
+        Rows of list (its number, from 0), rank, item, score (and title); where a list is empty also `source`.
 
         Examples
         --------
         >>> model.recommend_for_items([["50", "181"]], k=5)  # doctest: +SKIP
         """
-        events = histories_of(lists, self.items, "users")
-        seen = None if include_seen else Neighbours.of(events.by_user, self.n_items)
-        wanted = self._wanted(k, seen, allow, deny)
-        scorer = self._new_users(events, popularity)
-        found = self._best(scorer, torch.arange(len(lists)), wanted)
-        return listed({"list": events.user_ids}, {"item": events.item_ids}, found, self.split.train.titles)
+        codes = codes_of(lists, self.items, "new users")
+        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
+        groups = self._groups([None] * len(codes), codes, "all", popularity)
+        found = self._of_groups("list", pl.Series(np.arange(len(codes))), groups, wanted)
+        return found if any(not len(some) for some in codes) else found.drop("source")
 
     def users_for_new_items(
         self, lists: Lists, k: int = TOP_K, *, include_seen: bool = False
@@ -265,26 +317,32 @@ class Recommender:
 
             export.write_frames(target, frames(), schema, overwrite=overwrite)
 
-    def score(self, users: Ids, items: Ids, *, history: str = "all") -> pl.DataFrame:
+    def score(
+        self, users: Ids, items: Ids, *, history: str = "all", fresh: Lists | None = None
+    ) -> pl.DataFrame:
         """Scores pairs, the first user with the first item and so on: rows of user, item, score (and title).
+
+        `fresh` has the items since the training of each pair's user, as in `recommend`.
 
         Examples
         --------
         >>> model.score(["196", "22"], ["242", "302"])  # doctest: +SKIP
         """
-        rows, columns = self.users.codes(users), self.items.codes(items)
+        rows, columns = self.users.places(users), self.items.codes(items)
         if len(rows) != len(columns):
             raise ConfigError(
                 f"{len(rows)} users and {len(columns)} items make no pairs; give as many of both"
             )
-        scores = self.scorer(history).score_rows(torch.from_numpy(rows), torch.from_numpy(columns)[:, None])
-        train = self.split.train
+        clicks = self._fresh(fresh, len(rows))
+        lost = [place for place, row in enumerate(rows) if row is None and not len(clicks[place])]
+        if lost:
+            raise self.users.unknown(users[lost[0]])
+        scores, train = np.zeros(len(rows), np.float32), self.split.train
+        for group in self._groups(rows, clicks, history, None):
+            theirs = torch.from_numpy(columns[group.places])[:, None]
+            scores[group.places] = group.scorer.score_rows(group.rows, theirs)[:, 0].numpy()
         frame = pl.DataFrame(
-            {
-                "user": train.user_ids.gather(rows),
-                "item": train.item_ids.gather(columns),
-                "score": scores[:, 0].numpy(),
-            }
+            {"user": self.users.spelled(users), "item": train.item_ids.gather(columns), "score": scores}
         )
         return titled(frame, columns, train.titles)
 
@@ -307,7 +365,13 @@ class Recommender:
         return listed({"user": ids}, {"similar": ids}, found)
 
     def explain(
-        self, user: Any, items: Ids | None = None, *, k: int = EXPLAINED, top: int = REASONS
+        self,
+        user: Any,
+        items: Ids | None = None,
+        *,
+        k: int = EXPLAINED,
+        top: int = REASONS,
+        fresh: Ids | None = None,
     ) -> Explanation:
         """Explains scores by the items of the user's history.
 
@@ -319,11 +383,17 @@ class Recommender:
             Items to explain; without them the user's k best.
         k, top
             Number of recommendations to explain, and of reasons for each.
+        fresh
+            Items since the training, the latest last, as in `recommend`.
 
         Returns
         -------
         The contributions, what they are contributions to, and Kendall's τ between that and the score.
         """
+        if fresh is not None and len(fresh):
+            code, new = self.users.find(user), self._fresh([fresh], 1)[0]
+            had = np.concatenate([self._history(code), new])
+            return self.explain_for_items(self.split.train.item_ids.gather(had), items, k=k, top=top)
         row = int(self.users.codes([user])[0])
         if not len(self.events.by_user.of(row)):
             raise DataError(f"user {user!r} has an empty history, which explains nothing")
@@ -367,6 +437,73 @@ class Recommender:
             file_format=file_format,
             overwrite=overwrite,
         )
+
+    def _fresh(self, lists: Lists | None, n: int) -> list[Codes]:
+        """The fresh items of n users."""
+        if lists is None:
+            return [np.zeros(0, np.int64)] * n
+        if len(lists) != n:
+            raise ConfigError(f"fresh has {len(lists)} lists for {n} users; give one for each, empty or not")
+        return codes_of(lists, self.items, "users")
+
+    def _history(self, code: int | None, history: str = "all") -> Codes:
+        """The items of a user in order of time; none for a user whom the model does not know."""
+        events = self.events if history == "all" else self.split.train
+        return np.zeros(0, np.int64) if code is None else events.by_user.of(code).astype(np.int64)
+
+    def _groups(
+        self, codes: Sequence[int | None], fresh: Sequence[Codes], history: str, popularity: float | None
+    ) -> Iterator[_Group]:
+        """Known users as they are, users with fresh items by their longer history, the rest by popularity."""
+        usual: list[int] = []
+        longer: list[int] = []
+        empty: list[int] = []
+        histories = []
+        for place, (code, items) in enumerate(zip(codes, fresh, strict=True)):
+            had = self._history(code, history)
+            # A repeat counts once, where it came first, as in data that is read.
+            new = items[~np.isin(items, had)]
+            if len(new):
+                longer.append(place)
+                histories.append(np.concatenate([had, new]))
+            else:
+                (usual if len(had) else empty).append(place)
+        if usual:
+            rows = torch.tensor([codes[place] for place in usual])
+            yield _Group("model", self.scorer(history, popularity), rows, np.array(usual), self._seen)
+        if longer:
+            events = as_histories(histories, self.items)
+            seen = Neighbours.of(events.by_user, self.n_items)
+            scorer = self._new_users(events, popularity)
+            yield _Group("model", scorer, torch.arange(len(longer)), np.array(longer), seen)
+        if empty:
+            rows = torch.zeros(len(empty), dtype=torch.int64)
+            yield _Group("popular", self._popular, rows, np.array(empty), None)
+
+    @cached_property
+    def _popular(self) -> Scorer:
+        """The number of users of each item, for histories that say nothing."""
+        return MostPopularModel(MostPopular(), self.events, torch.Generator()).scorer()
+
+    def _of_groups(self, name: str, ids: pl.Series, groups: Iterator[_Group], wanted: Wanted) -> pl.DataFrame:
+        """The lists of all groups in the order of the request, each with its source."""
+        found: list[Best] = []
+        sources = np.full(len(ids), "model", object)
+        for group in groups:
+            sources[group.places], done = group.source, 0
+            own = wanted if wanted.seen is None else wanted._replace(seen=group.seen)
+            best = exact_best if group.source == "popular" else self._best
+            for part in best(group.scorer, group.rows, own):
+                some = group.places[done : done + len(part.rows)]
+                found.append(part._replace(rows=torch.from_numpy(some)))
+                done += len(part.rows)
+        train = self.split.train
+        order = pl.Series(np.arange(len(ids)))
+        frame = listed({"place": order}, {"item": train.item_ids}, found, train.titles)
+        frame = frame.sort("place", maintain_order=True)
+        places = frame["place"].to_numpy()
+        source = pl.Series(sources[places].tolist(), dtype=pl.String)
+        return frame.with_columns(place=ids.gather(places), source=source).rename({"place": name})
 
     def _new_users(self, events: Interactions, popularity: float | None = None) -> Scorer:
         scorer = self.model.users_from(events)

@@ -139,6 +139,12 @@ _SCORING = {
 _IDS = {404: "An id is unknown; `ids` names it."}
 _OF_PATH = {
     **{f"/v1/{name}": _WITH_BODY | _SCORING | _IDS for name in ("recommend", "similar", "score", "explain")},
+    "/v1/events": {
+        **_WITH_BODY,
+        **_SCORING,
+        403: "The server keeps no events.",
+        507: "The log is full, or the disk is.",
+    },
     "/v1/admin/reload": {
         403: "The server has no key.",
         409: "The new model does not load; the old one goes on.",
@@ -188,10 +194,12 @@ def _examples(served: Served) -> dict[str, dict[str, Any]]:
         "/v1/recommend": {
             "two users": {"users": users, "k": 5},
             "a new user": {"items": items, "k": 5},
+            "fresh clicks": {"users": users[:1], "items": items, "k": 5},
             "within limits": {"users": users[:1], "k": 5, "deny": items[:1], "include_seen": True},
         },
         "/v1/similar": {"items": {"items": items[:1], "k": 5}, "users": {"users": users[:1], "k": 5}},
         "/v1/score": {"a pair": {"pairs": [{"user": users[0], "item": items[0]}]}},
+        "/v1/events": {"a click": {"events": [{"id": "click-1", "user": users[0], "item": items[0]}]}},
         "/v1/explain": {
             "a user's best": {"user": users[0], "k": 2, "top": 3},
             "a new user": {"had": items, "k": 2},

@@ -1,7 +1,8 @@
 """Request and response bodies with their limits; a request that breaks one is refused (422) unscored."""
 
 import re
-from typing import Annotated, Any, ClassVar
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -16,6 +17,8 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from hdccf.config import EXPLAINED, MAX_DIAL, REASONS, TOP_K
+from hdccf.data.event_log import Event
+from hdccf.serving.middleware import Problem
 
 MAX_USERS = 256
 """Users, or pairs of similar nodes, in a request; ask again for more."""
@@ -24,6 +27,8 @@ MAX_HISTORY = 1000
 MAX_LISTED = 10_000
 """Items that are allowed or denied."""
 MAX_PAIRS = 1000
+MAX_EVENTS = 1000
+"""Events in a request."""
 MAX_K = 500
 MAX_TOP = 100
 MAX_QUERY = 200
@@ -75,9 +80,8 @@ Ids = Annotated[list[Id], Field(min_length=1, max_length=MAX_USERS)]
 History = Annotated[
     list[Id],
     Field(
-        min_length=1,
         max_length=MAX_HISTORY,
-        description="The history of a new user, the last the latest.",
+        description="The history of a new user, or the fresh items of a known one, the last the latest.",
     ),
 ]
 Popularity = Annotated[float, Field(strict=True, ge=-MAX_DIAL, le=MAX_DIAL, allow_inf_nan=False)]
@@ -94,12 +98,16 @@ class _OneOf(Body):
     """A body with exactly one of two fields, which are not optional in the description either."""
 
     either: ClassVar[tuple[str, str]]
+    both: ClassVar[bool] = False
+    """Whether both fields may be given."""
 
     @model_validator(mode="before")
     @classmethod
     def _has_one(cls, value: Any) -> Any:
-        if not isinstance(value, dict) or sum(name in value for name in cls.either) != 1:
-            raise PydanticCustomError("shape", f"give either {' or '.join(cls.either)}")
+        found = sum(name in value for name in cls.either) if isinstance(value, dict) else 0
+        if found != 1 and not (found and cls.both):
+            words = f"{' or '.join(cls.either)}{', or both' if cls.both else ''}"
+            raise PydanticCustomError("shape", f"give {'' if cls.both else 'either '}{words}")
         return value
 
     @classmethod
@@ -107,16 +115,21 @@ class _OneOf(Body):
         schema = handler.resolve_ref_schema(handler(core))
         for name in cls.either:
             schema["properties"][name].pop("default")
-        return {**schema, "oneOf": [{"required": [name]} for name in cls.either]}
+        return {**schema, "anyOf" if cls.both else "oneOf": [{"required": [name]} for name in cls.either]}
 
 
 class RecommendBody(_OneOf):
-    """For users that the model knows, or for a new user, who is known by a history of items."""
+    """For users that the model knows, for a new user, who is known by a history of items, or both: one user
+    and the items since the training, which are added to the user's history."""
 
     either = ("users", "items")
+    both = True
 
     users: Ids = _NOT_GIVEN
     items: History = _NOT_GIVEN
+    unknown: Literal["error", "skip", "popular"] = "error"
+    """For a user who is not known: a problem in place of the list (404 where no user is known), no list, or
+    a list of popular items."""
     k: K = TOP_K
     include_seen: bool = Field(default=False, strict=True)
     """Whether items of the history may be recommended."""
@@ -126,6 +139,12 @@ class RecommendBody(_OneOf):
     """None of these items."""
     popularity: Popularity | None = None
     """The popularity dial, instead of the run's own: below 0 more popular items, above 0 fewer."""
+
+    @model_validator(mode="after")
+    def _items_are_of_one_user(self) -> "RecommendBody":
+        if {"users", "items"} <= self.model_fields_set and len(self.users) > 1:
+            raise PydanticCustomError("shape", "items beside users are the fresh items of one user; give one")
+        return self
 
 
 class SimilarBody(_OneOf):
@@ -150,9 +169,11 @@ class ScoreBody(Body):
 
 
 class ExplainBody(_OneOf):
-    """For a user that the model knows, or for a new user, who is known by a history of items."""
+    """For a user that the model knows, for a new user, who is known by a history of items, or both: a user
+    and the items since the training."""
 
     either = ("user", "had")
+    both = True
 
     user: Id = _NOT_GIVEN
     had: History = _NOT_GIVEN
@@ -162,6 +183,29 @@ class ExplainBody(_OneOf):
     """How many of the best, where no items are given."""
     top: Top = REASONS
     """How many reasons each."""
+
+
+class EventBody(Body):
+    """One event of a user."""
+
+    id: Id
+    """The sender's own, so that an event that is sent twice counts once."""
+    user: Id
+    item: Id
+    time: datetime | None = None
+    """ISO 8601, or seconds since 1970; UTC where it has no zone, the server's time where it is not given."""
+
+    def logged(self) -> Event:
+        """As the log keeps it."""
+        time = self.time or datetime.now(UTC)
+        time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+        return Event(id=str(self.id), user=str(self.user), item=str(self.item), time=time)
+
+
+class EventsBody(Body):
+    """Events since the training, of known and unknown users and items."""
+
+    events: list[EventBody] = Field(min_length=1, max_length=MAX_EVENTS)
 
 
 class Answer(BaseModel):
@@ -184,6 +228,10 @@ class RecommendedList(BaseModel):
     """Whose list; null for a new user."""
     items: list[ScoredItem]
     """Best first."""
+    source: Literal["model", "popular"]
+    """Whether the items are the model's or, as there is no history, those with the most users."""
+    problem: Problem | None = None
+    """Why there are no items for this user, where others in the request have some."""
 
 
 class Recommended(Answer):
@@ -191,6 +239,13 @@ class Recommended(Answer):
     """One for each user, in the order that was asked for; a user who was named twice has one."""
     popularity: float
     """The setting of the popularity dial."""
+
+
+class Recorded(Answer):
+    accepted: int
+    """Events that are new, and on the disk."""
+    duplicates: int
+    """Events whose id was there already."""
 
 
 class SimilarNode(BaseModel):
@@ -270,6 +325,8 @@ class ModelFacts(Answer):
     users: int
     items: int
     events: int
+    fresh_events: int
+    """In the log of events since the training."""
     loaded_at: float
     """Seconds since 1970."""
     last_rejection: str | None

@@ -24,11 +24,12 @@ import polars as pl
 from fastapi import Depends, Request, Response
 from pydantic_core import to_json
 
+from hdccf.data.event_log import EventLog
 from hdccf.errors import HdccfError, RunError
 from hdccf.recommend.frames import Vocabulary
 from hdccf.recommend.lens import Lens, estimate
 from hdccf.recommend.recommender import Recommender, load_run
-from hdccf.serving.middleware import Metrics, ProblemError, problem
+from hdccf.serving.middleware import Metrics, Problem, ProblemError, problem
 from hdccf.serving.settings import ServeSettings
 
 log = logging.getLogger("hdccf.serving")
@@ -76,7 +77,22 @@ class Served:
     version: str
     """Begins the SHA-256 of the weights: two answers with the same version come from the same model."""
     path: Path
+    events: EventLog | None = None
+    """Events since the training."""
     loaded_at: float = field(default_factory=time.time)
+
+    def fresh(self, user: Any) -> list[str]:
+        """The items that the log has of a user, the latest last; those that the model knows."""
+        if self.events is None:
+            return []
+        known = self.recommender
+        return [item for item in self.events.items_of(self.key(user)) if known.items.find(item) is not None]
+
+    def key(self, user: Any) -> str:
+        """The user's id as the log has it."""
+        users = self.recommender.users
+        code = users.find(user)
+        return str(user if code is None else users.ids[code])
 
     @cached_property
     def items(self) -> Catalogue:
@@ -99,7 +115,7 @@ class Served:
         return Catalogue(user=events.user_ids, events=np.diff(events.by_user.starts))
 
 
-def load(path: Path, *, index_above: int | None = None) -> Served:
+def load(path: Path, *, index_above: int | None = None, events: EventLog | None = None) -> Served:
     """Opens a run and tries it: what it returns has answered once, with numbers."""
     # Resolved once: a link that is set to another run meanwhile must not give half of each.
     folder = path.resolve()
@@ -112,7 +128,7 @@ def load(path: Path, *, index_above: int | None = None) -> Served:
             break
     else:  # a training replaces them again and again
         raise RunError(f"the weights of {folder} change faster than they can be read; wait for its training")
-    served = Served(recommender, version, folder)
+    served = Served(recommender, version, folder, events)
     # Also what the first request would otherwise wait for.
     user = recommender.split.train.user_ids.head(1)
     scores = recommender.recommend(user, k=10, include_seen=True)["score"].to_list()
@@ -160,7 +176,9 @@ class AppService:
         self._executor: ThreadPoolExecutor | None = None
         self._counting, self._reloading = threading.Lock(), threading.Lock()
         self._seen = signature(path)
-        self.current = load(path, index_above=settings.index_above)
+        self.events = None if settings.events is None else EventLog(settings.events, most=settings.max_events)
+        """Kept when the model is replaced."""
+        self.current = self._load()
         self.metrics.now_answers(self.current.version)
 
     @property
@@ -173,7 +191,7 @@ class AppService:
         with self._reloading:
             self._seen = signature(self.path)
             try:
-                new = load(self.path, index_above=self.settings.index_above)
+                new = self._load()
             except Exception as error:
                 # Whatever is wrong with a new model, foreseen or not, the old one goes on.
                 detail = " ".join(str(error).split()) or type(error).__name__
@@ -187,6 +205,9 @@ class AppService:
             self.metrics.now_answers(new.version)
             same = " (the same weights)" if old.version == new.version else ""
             return Outcome(True, new.version, f"{new.path} answers now{same}")
+
+    def _load(self) -> Served:
+        return load(self.path, index_above=self.settings.index_above, events=self.events)
 
     @property
     def is_full(self) -> bool:
@@ -247,8 +268,12 @@ Service = Annotated[AppService, Depends(_service_of)]
 def require_known(vocabulary: Vocabulary, ids: list[Any]) -> None:
     """A 404 that names the unknown ids."""
     unknown = [str(own) for own in ids if vocabulary.find(own) is None]
-    if not unknown:
-        return
+    if unknown:
+        raise ProblemError(unknown_ids(vocabulary, unknown))
+
+
+def unknown_ids(vocabulary: Vocabulary, unknown: list[str]) -> Problem:
+    """A problem that names unknown ids."""
     first = unknown[0][:_LONGEST_NAME]
     more = f" (like {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     detail = (
@@ -256,4 +281,4 @@ def require_known(vocabulary: Vocabulary, ids: list[Any]) -> None:
         f"known are for example {vocabulary.ids.head(3).to_list()}"
     )
     named = [own[:_LONGEST_NAME] for own in unknown[:_NAMED]]
-    raise ProblemError(problem(404, detail, "unknown-id", kind=vocabulary.kind, ids=named))
+    return problem(404, detail, "unknown-id", kind=vocabulary.kind, ids=named)
