@@ -58,6 +58,15 @@ class Similarity(nn.Module):
         """Right sides as an index takes them."""
         return self.scaled(x)
 
+    def item_rows(
+        self, points: Float[Tensor, "n k"]
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"] | None]:
+        """Vectors and what their f is to be multiplied by, so that it is a product with these points.
+
+        The reverse of `item_points` for points of any length; None where no factor is needed.
+        """
+        return points, None
+
     def modulation(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n d"] | None:
         """What both sides of a product are multiplied by, for each pair; None where nothing is."""
         return None
@@ -89,6 +98,9 @@ class Cosine(Similarity):
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         return unit(x)
 
+    def item_rows(self, points: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
+        return points, torch.linalg.vector_norm(points, dim=1)
+
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         return unit(left.embedding) @ unit(right.embedding).T
 
@@ -116,6 +128,11 @@ class Popular(Similarity):
 
     def item_points(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         return torch.cat([self.scaled(x), self.SHARE * x[:, -1:]], 1)
+
+    def item_rows(self, points: Float[Tensor, "n k"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, " n"]]:
+        lengths = torch.linalg.vector_norm(points[:, :-1], dim=1).clamp_min(SHORTEST)
+        popularity = points[:, -1] / (self.SHARE * lengths)
+        return torch.cat([points[:, :-1], popularity.unsqueeze(1)], 1), lengths
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         cosines = self.scaled(left.embedding) @ self.scaled(right.embedding).T
@@ -200,6 +217,11 @@ class Modulated(Similarity):
 
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         return unit(x) if self.normalise else x
+
+    def item_rows(
+        self, points: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"] | None]:
+        return points, torch.linalg.vector_norm(points, dim=1) if self.normalise else None
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         numbers = left.embedding.numel() * len(right.embedding)

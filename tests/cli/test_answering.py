@@ -1,6 +1,7 @@
 """What a run answers on the command line: recommend, similar, score, explain, export."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,26 @@ def test_unknown_users_and_fresh_items(runs: dict[str, str], call: Call) -> None
     assert [row["item"] for row in rows_of(call(*fresh))] == expected["item"].to_list()
     assert "choose one of ['error', 'skip', 'popular']" in call(*users, "--unknown", "x", fails=True)
     assert "leave them out" in call(*fresh[:2], "--items", "100", "--fresh", "103", fails=True)
+
+
+def test_items_files_filter_and_lists_are_diverse(runs: dict[str, str], call: Call, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    shutil.copytree(runs["free"], run)
+    parity = ["odd" if n % 2 else "even" for n in range(32)]
+    pl.DataFrame({"sku": range(100, 132), "parity": parity}).write_csv(tmp_path / "items.csv")
+    assert "give it some with" in call("recommend", run, "u1", "--where", "parity=odd", fails=True)
+    said = call("items", run, "items.csv")
+    assert "32 of 32 items have attributes, 2 are new" in said
+    odd = ("--where", "parity=odd", "--k", "32", "--include-seen", "--json")
+    found = rows_of(call("recommend", run, "u1", *odd))
+    assert sorted(int(str(row["item"])) for row in found) == list(range(101, 132, 2))
+    both = rows_of(call("recommend", run, "u1", *odd, "--where", "parity=even"))
+    assert len(both) == 32
+    assert "write it as category=books" in call("recommend", run, "u1", "--where", "parity", fails=True)
+    expected = hdccf.load_run(run).recommend(["u1"], k=4, diversity=0.7)["item"].to_list()
+    found = rows_of(call("recommend", run, "u1", "--k", "4", "--diversity", "0.7", "--json"))
+    assert [row["item"] for row in found] == expected
+    assert "leave them out" in call("recommend", run, "--new-item", "u1", "--diversity", "0.7", fails=True)
 
 
 def test_allowed_and_denied_items_come_from_files(runs: dict[str, str], call: Call, tmp_path: Path) -> None:

@@ -157,3 +157,22 @@ def test_a_source_that_cannot_be_read_leaves_no_folder(
     before = list(tmp_path.iterdir())
     assert name in error_of(capsys, "train", "--interactions", name, *out)
     assert list(tmp_path.iterdir()) == before
+
+
+def test_items_are_given_with_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tastes()
+    data.frame().drop("count").write_csv(tmp_path / "events.csv")
+    parity = ["odd" if n % 2 else "even" for n in range(33)]
+    pl.DataFrame({"id": range(100, 133), "parity": parity}).write_parquet(tmp_path / "items.parquet")
+    given = ["--interactions", str(tmp_path / "events.csv"), "--out", str(tmp_path / "run"), *QUICK]
+    missing = ["--item-features", str(tmp_path / "none.parquet")]
+    assert "none.parquet cannot be read" in error_of(capsys, "train", *given, *missing)
+    assert not (tmp_path / "run").exists()
+    assert call("train", *given, "--item-features", tmp_path / "items.parquet") == 0
+    assert "33 of 33 items have attributes, 3 are new" in capsys.readouterr().out
+    found = hdccf.load_run(tmp_path / "run").recommend(["u1"], k=5, where={"parity": "even"})
+    assert {item % 2 for item in found["item"]} == {0}
+    assert call("evaluate", tmp_path / "run", "--diversity") == 0
+    assert "similarity" in capsys.readouterr().out
+    assert (tmp_path / "run" / "diversity.png").exists()
+    assert "exclude each other" in error_of(capsys, "evaluate", tmp_path / "run", "--diversity", "--dial")

@@ -127,6 +127,35 @@ def export(
     typer.echo(f"{out}: {names}")
 
 
+def items(
+    run: Run,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Parquet, CSV, TSV or JSON Lines: a row for each item."),
+    ],
+    item: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The item's id; otherwise guessed.")
+    ] = None,
+) -> None:
+    """Give a run a file of items: attributes for --where, and vectors of items without interactions.
+
+    Numbers, categories, lists, texts and ready vectors are told apart by their types. An item without
+    interactions is represented by what the model has learnt about items with such features. Text, categories
+    and lists need hdccf[features]. hdccf train --item-features does the same after a training.
+    """
+    from hdccf.recommend.recommender import load_run
+
+    given_items(load_run(run, items=False), file, item)
+
+
+def given_items(trained: "Recommender", file: Path, item: str | None = None) -> None:
+    """Gives a trained model a file of items, and prints what came of it."""
+    found = trained.with_features(file, item=item)
+    known = int(found.attributes["given"].count())
+    cold = found.n_items - trained.n_items
+    typer.echo(f"{trained.path}: {known:,} of {found.n_items:,} items have attributes, {cold:,} are new")
+
+
 def report(
     run: Run,
     out: Annotated[
@@ -143,7 +172,7 @@ def report(
     from hdccf.report import write_report
 
     target = out or run / "report.html"
-    write_report(load(run), target, overwrite=overwrite, progress=True)
+    write_report(load(run, items=False), target, overwrite=overwrite, progress=True)
     typer.echo(str(target))
 
 
@@ -156,6 +185,7 @@ _FLAGS = {
     "cors_origins": Flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
     "watch": Flag("--watch"),
     "events": Flag(metavar="FILE"),
+    "items": Flag(metavar="FILE"),
 }
 
 
@@ -188,11 +218,11 @@ def serve(
     listen(run, ServeSettings(**{**(read_toml(config) if config else {}), **given}))
 
 
-def load(run: Path, index_above: int | None = None) -> "Recommender":
-    """The trained model of a run."""
+def load(run: Path, index_above: int | None = None, *, items: bool = True) -> "Recommender":
+    """The trained model of a run, for evaluation without the items that it was not trained on."""
     from hdccf.recommend.recommender import load_run
 
-    return load_run(run, index_above=index_above)
+    return load_run(run, index_above=index_above, items=items)
 
 
 def print_lists(found: "pl.DataFrame", as_json: bool, title: str, by: str = "") -> None:

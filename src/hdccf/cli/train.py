@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hdccf.cli.answering import given_items
 from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, was_given, with_options
 from hdccf.config import Cluster, FitOptions, Options, Settings, TrainingSettings
@@ -70,6 +71,9 @@ class RunOptions(Options):
     append: Annotated[Path | None, Flag(metavar="FILE")] = None
     """Add the events of this log (hdccf serve --events) to the data; without --interactions and --dataset to
     the events of the run of --init-from."""
+    item_features: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """A file of items (Parquet, CSV, TSV, JSON Lines): attributes for recommend --where, and vectors of items
+    without interactions; needs hdccf[features] for text, categories and lists."""
     resume: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Go on with a run that was stopped; takes no other options."""
 
@@ -96,6 +100,7 @@ def train(
         _resume(run.resume, context)
         return
     from hdccf.console import note
+    from hdccf.recommend.features import read_items
     from hdccf.recommend.run_folder import free_folder
 
     base = _events_of(run, data)
@@ -106,6 +111,8 @@ def train(
         from hdccf.distributed.driver import check
 
         check(settings)  # before any data is read
+    if run.item_features is not None:
+        read_items(run.item_features)  # what cannot be read is refused before the training
     split = open_split(data, model.seed, read, cache, base=base, append=run.append)
     candidates = {model.model: settings}
     if model.automatic and cluster is None:
@@ -139,6 +146,8 @@ def train(
         from hdccf.distributed.driver import fit as fit_together
 
         fitted = fit_together(split, settings, **common)
+    if run.item_features is not None:
+        given_items(fitted, run.item_features)
     _print_result(fitted.path)
 
 

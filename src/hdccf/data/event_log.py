@@ -39,6 +39,57 @@ class Appended(NamedTuple):
     """Events whose id the log has already."""
 
 
+class JsonLines:
+    """A file of JSON Lines that one process appends to.
+
+    Parameters
+    ----------
+    path
+        The file; it is made with the first line. What a killed process left of a last line is cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open = ExitStack()
+        self._open.enter_context(locked(path, SourceError))
+        self.lines = list(complete_lines(path))
+        """Those that the file had when it was opened."""
+        self._size = sum(map(len, self.lines))
+        if path.exists() and path.stat().st_size > self._size:
+            os.truncate(path, self._size)
+
+    def append(self, lines: bytes) -> None:
+        """Writes whole lines; when it returns they are on the disk."""
+        is_new = not self.path.exists()
+        try:
+            with self.path.open("ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            if is_new:  # or the name of the file may be lost, and the lines with it
+                folder = os.open(self.path.parent, os.O_RDONLY)
+                os.fsync(folder)
+                os.close(folder)
+        except OSError as cause:
+            if self.path.exists():
+                os.truncate(self.path, self._size)
+            raise DiskFullError(
+                f"{self.path} could not be written ({cause.strerror}); make room, and send it again"
+            ) from cause
+        self._size += len(lines)
+
+    def close(self) -> None:
+        """Lets another process append."""
+        self._open.close()
+
+
+def complete_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file; a last one that was cut short is left out."""
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+
+
 class LogFullError(DataError):
     """A log that has as many events as it may."""
 
@@ -66,13 +117,14 @@ class EventLog:
         self._ids: set[str] = set()
         self._histories: dict[str, list[tuple[datetime, int, str]]] = {}
         self._writing = threading.Lock()
-        self._open = ExitStack()
-        self._open.enter_context(locked(path, SourceError))
-        self._size = 0
-        for event, self._size in _events_of(path):
-            self._remember(event)
-        if path.exists() and path.stat().st_size > self._size:
-            os.truncate(path, self._size)
+        self._file = JsonLines(path)
+        try:
+            for event in _events_of(path, self._file.lines):
+                self._remember(event)
+        except SourceError:
+            self.close()
+            raise
+        self._file.lines.clear()
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -89,7 +141,7 @@ class EventLog:
                     f"{self.path}, and serve the new run with a new log"
                 )
             if new:
-                self._write("".join(event.model_dump_json() + "\n" for event in new).encode())
+                self._file.append("".join(event.model_dump_json() + "\n" for event in new).encode())
             for event in new:
                 self._remember(event)
             return Appended(len(new), len(given) - len(new))
@@ -104,26 +156,7 @@ class EventLog:
 
     def close(self) -> None:
         """Lets another process append."""
-        self._open.close()
-
-    def _write(self, lines: bytes) -> None:
-        is_new = not self.path.exists()
-        try:
-            with self.path.open("ab") as file:
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            if is_new:  # or the name of the file may be lost, and the events with it
-                folder = os.open(self.path.parent, os.O_RDONLY)
-                os.fsync(folder)
-                os.close(folder)
-        except OSError as cause:
-            if self.path.exists():
-                os.truncate(self.path, self._size)
-            raise DiskFullError(
-                f"{self.path} could not be written ({cause.strerror}); make room, and send the events again"
-            ) from cause
-        self._size += len(lines)
+        self._file.close()
 
     def _remember(self, event: Event) -> None:
         self._ids.add(event.id)
@@ -134,22 +167,14 @@ class EventLog:
         self._histories[event.user] = history[-MAX_HISTORY:]
 
 
-def _events_of(path: Path) -> Iterator[tuple[Event, int]]:
-    """The events of a log, each with where its line ends; a last line that was cut short is left out."""
-    if not path.exists():
-        return
-    end = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            end += len(line)
-            try:
-                yield Event.model_validate_json(line), end
-            except ValidationError as cause:
-                raise SourceError(
-                    f"{path}, line {number} is no event ({one_line(cause)[:200]}); remove the line"
-                ) from cause
+def _events_of(path: Path, lines: Iterable[bytes]) -> Iterator[Event]:
+    for number, line in enumerate(lines, 1):
+        try:
+            yield Event.model_validate_json(line)
+        except ValidationError as cause:
+            raise SourceError(
+                f"{path}, line {number} is no event ({one_line(cause)[:200]}); remove the line"
+            ) from cause
 
 
 def append_events(data: Interactions, path: Path) -> Interactions:
@@ -168,7 +193,7 @@ def append_events(data: Interactions, path: Path) -> Interactions:
     """
     if not path.exists():
         raise SourceError(f"{path} does not exist; give the file of hdccf serve --events")
-    rows = [(event.user, event.item, event.time) for event, _ in _events_of(path)]
+    rows = [(event.user, event.item, event.time) for event in _events_of(path, complete_lines(path))]
     if not rows:
         return data
     frame = pl.DataFrame(rows, schema=["user", "item", "time"], orient="row")

@@ -34,6 +34,7 @@ Candidates = Int64[Tensor, "b c"]
 Scores = Float[Tensor, "b c"]
 
 FOLD_IN_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
+FEATURED = "hdccf, bpr, ssm and pmf"
 FOLD_IN_USERS = f"ease, most-popular, {FOLD_IN_ITEMS}"
 
 
@@ -174,6 +175,11 @@ class Model(nn.Module):
         if not isinstance(scorer, VectorScorer):
             raise self.refusal("compare vectors", FOLD_IN_ITEMS)
         return scorer
+
+    @property
+    def item_tables(self) -> tuple[str, ...]:
+        """Names of the weights with a row for each item; the first has the vectors that are compared."""
+        raise self.refusal("represent an item by its features", FEATURED)
 
     def relation(self, kind: Kind) -> Similarity | None:
         """The learnt similarity between two items or two users; None where there is none."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from hdccf import checkpoint
@@ -16,15 +16,18 @@ from hdccf.config import EXPLAINED, REASONS, TOP_K, Settings
 from hdccf.console import note, progress_bar
 from hdccf.data.graph import Neighbours
 from hdccf.data.interactions import Interactions
+from hdccf.data.parquet import read_parquet
 from hdccf.data.split import Split
-from hdccf.errors import ConfigError, DataError, RunError
+from hdccf.errors import ConfigError, DataError, RunError, one_line
+from hdccf.files import atomic_file, locked
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Candidates, Columns, Kind, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.models.calibration import Calibration
 from hdccf.models.reference import MostPopular, MostPopularModel
 from hdccf.recommend import export
-from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
+from hdccf.recommend.candidates import Best, Index, Wanted, diversified, exact_best, pool_size
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
+from hdccf.recommend.features import FeatureMap, Where, aligned, extended, matching, read_items, updated
 from hdccf.recommend.frames import (
     Codes,
     Ids,
@@ -37,7 +40,8 @@ from hdccf.recommend.frames import (
     titled,
 )
 from hdccf.recommend.run_folder import RunFolder
-from hdccf.recommend.similar import Relation, best_related, relation
+from hdccf.recommend.similar import Relation, best_related, co_occurrence, relation
+from hdccf.similarity import Similarity, unit
 
 HISTORIES = ("all", "train")
 """What a known user is made of when the model answers: all of their events, or the training part."""
@@ -46,6 +50,9 @@ UNKNOWN = ("error", "skip", "popular")
 """What becomes of an unknown user: refuse the request, leave them out, or recommend what is popular."""
 
 _USERS_AT_ONCE = 4096
+_LIKE_IT = 100
+"""Items whose mean stands for an item without interactions in the item–item filter: with fewer such items are
+recommended more often, with more they are ranked better among themselves (results/cold_items.md)."""
 
 
 class _Group(NamedTuple):
@@ -81,6 +88,8 @@ class Recommender:
         config: dict[str, Any] | None = None,
         index_above: int | None = None,
         calibration: Calibration | None = None,
+        item_table: pl.DataFrame | None = None,
+        feature_map: FeatureMap | None = None,
     ) -> None:
         self.model = model
         self.settings = settings
@@ -98,6 +107,8 @@ class Recommender:
         self.calibration = calibration or Calibration.neutral(settings, self._trained, split.train)
         """What is added to the model's own scores."""
         self._scorer = self.calibration.apply(self._trained, split.train)
+        self.item_table, self.feature_map = item_table, feature_map
+        """Attributes of items, and what makes vectors of them; None where there are none."""
         self._relations: dict[Kind, Relation] = {}  # made once: without vectors it is a matrix over the data
 
     @property
@@ -173,8 +184,10 @@ class Recommender:
         include_seen: bool = False,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: Where | None = None,
         history: str = "all",
         popularity: float | None = None,
+        diversity: float = 0.0,
     ) -> pl.DataFrame:
         """Recommends the k best items for each user.
 
@@ -194,11 +207,17 @@ class Recommender:
             Whether items of the user's history may be recommended.
         allow, deny
             Items: only these, none of these. Ids that are not in the catalogue are ignored.
+        where
+            Attributes that items must have, such as `{"category": "books"}`; a list allows each of its
+            values. See `with_features`.
         history
             "all" uses every event of the user, "train" the training part only.
         popularity
             The popularity dial γ, instead of the value that was chosen on validation: below 0 more popular
             items, above 0 fewer, 1 only what is particular to the user.
+        diversity
+            From 0, the best items, to 1, items as different from each other as possible (maximal marginal
+            relevance).
 
         Returns
         -------
@@ -213,7 +232,7 @@ class Recommender:
         """
         if unknown not in UNKNOWN:
             raise ConfigError(f"unknown={unknown!r} is not possible; choose one of {list(UNKNOWN)}")
-        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
+        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny, where, diversity)
         if fresh is None and unknown == "error":
             rows = torch.from_numpy(self.users.codes(users))
             return self._of_users(self.scorer(history, popularity), rows, wanted)
@@ -237,7 +256,9 @@ class Recommender:
         include_seen: bool = False,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: Where | None = None,
         popularity: float | None = None,
+        diversity: float = 0.0,
     ) -> pl.DataFrame:
         """Recommends items for new users (fold-in), each given as a list of items, the latest last.
 
@@ -245,7 +266,7 @@ class Recommender:
         ----------
         lists
             One list of item ids for each new user; an empty one gets the items with the most users.
-        k, include_seen, allow, deny, popularity
+        k, include_seen, allow, deny, where, popularity, diversity
             As in `recommend`.
 
         Returns
@@ -257,7 +278,7 @@ class Recommender:
         >>> model.recommend_for_items([["50", "181"]], k=5)  # doctest: +SKIP
         """
         codes = codes_of(lists, self.items, "new users")
-        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
+        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny, where, diversity)
         groups = self._groups([None] * len(codes), codes, "all", popularity)
         found = self._of_groups("list", pl.Series(np.arange(len(codes))), groups, wanted)
         return found if any(not len(some) for some in codes) else found.drop("source")
@@ -296,8 +317,10 @@ class Recommender:
         include_seen: bool = False,
         allow: Ids | None = None,
         deny: Ids | None = None,
+        where: Where | None = None,
         history: str = "all",
         popularity: float | None = None,
+        diversity: float = 0.0,
         overwrite: bool = False,
         progress: bool = False,
     ) -> None:
@@ -305,7 +328,7 @@ class Recommender:
         target = Path(path)
         if target.suffix != ".parquet":
             raise ConfigError(f"{target} is not a Parquet file; give a name that ends in .parquet")
-        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny)
+        wanted = self._wanted(k, None if include_seen else self._seen, allow, deny, where, diversity)
         scorer, every_user = self.scorer(history, popularity), torch.arange(self.n_users)
         schema = self._of_users(scorer, every_user[:0], wanted).schema
         with progress_bar("recommending", self.n_users, enabled=progress) as advance:
@@ -438,6 +461,112 @@ class Recommender:
             overwrite=overwrite,
         )
 
+    def with_features(self, source: Any, *, item: str | None = None) -> "Recommender":
+        """Gives the model the attributes of items, and vectors to those without interactions.
+
+        Parameters
+        ----------
+        source
+            A data frame, or a Parquet, CSV, TSV or JSON Lines file: a row for each item. Numbers, categories,
+            lists, texts and ready vectors are told apart by their types.
+        item
+            The column of the id; otherwise guessed.
+
+        Returns
+        -------
+        The same model for all items of the file. A run keeps the file and what was learnt from it.
+
+        Examples
+        --------
+        >>> model = hdccf.fit(split).with_features("items.parquet")  # doctest: +SKIP
+        >>> model.recommend(["196"], where={"category": "books"})  # doctest: +SKIP
+        """
+        table, found = read_items(source, item), None
+        try:
+            tables = self.model.item_tables
+        except ConfigError as refusal:
+            note(f"{refusal}: the items file is for filters only")
+        else:
+            items = aligned(table, self.split.train.item_ids)
+            scorer = self._by_all_events
+            if tables and isinstance(scorer, VectorScorer):
+                frequency = self.calibration.log_frequency
+                found = FeatureMap.learn(self.model, scorer, self.split.train, frequency, items)
+                note(f"item features: {found.describe()}")
+        if self._path is not None:
+            run = RunFolder.open(self._path)
+            with locked(run.path, RunError):
+                run.features.unlink(missing_ok=True)
+                with atomic_file(run.items) as temporary:
+                    table.write_parquet(temporary)
+                if found is not None:
+                    run.save_tensors(run.features, *found.to_parts())
+        return self._featured(table, found)
+
+    def with_items(self, source: Any, *, item: str | None = None) -> "Recommender":
+        """The same model with more items, whose vectors are made of their features; nothing is kept.
+
+        Parameters
+        ----------
+        source, item
+            As in `with_features`; the columns are those of the items file. Known items get other attributes.
+
+        Examples
+        --------
+        >>> model = model.with_items([{"id": "new", "category": "books", "price": 9.5}])  # doctest: +SKIP
+        """
+        if self.item_table is None:
+            raise ConfigError(
+                "the run has no item features to learn from; give it some with: hdccf items RUN items.parquet"
+            )
+        return self._featured(updated(self.item_table, read_items(source, item)), self.feature_map)
+
+    def _featured(self, table: pl.DataFrame, features: FeatureMap | None) -> "Recommender":
+        """With a table of items, and vectors of those that have no interactions."""
+        train, split, model, calibration = self.split.train, self.split, self.model, self.calibration
+        if features is not None:
+            split = extended(split, table, self.items)
+            items = aligned(table, split.train.item_ids)
+            cold = (split.train.by_item.degrees == 0) & items["given"].fill_null(value=False).to_numpy()
+            codes = torch.from_numpy(np.flatnonzero(cold))
+            build = entry_named(self.name).build
+            model = build(self.settings, split.train, torch.Generator().manual_seed(self.seed))
+            parts = features.predict(items.filter(cold))
+            main = model.item_tables[0]
+            similarity = self.model.scorer().similarity  # type: ignore[attr-defined]
+            parts[main], scale = similarity.item_rows(parts[main])
+            state, grown = self.model.state_dict(), split.n_items - train.n_items
+            for name in model.item_tables:
+                state[name] = torch.cat([state[name], state[name].new_zeros(grown, *state[name].shape[1:])])
+                state[name][codes] = parts[name]
+            model.load_state_dict(state)
+            frequency = parts["log_frequency"][:, 0]
+            alike = self._nearest(similarity, parts[main])
+            calibration = calibration.with_estimates(codes, frequency, scale, alike, split.n_items)
+        return Recommender(
+            model,
+            self.settings,
+            split,
+            seed=self.seed,
+            seconds=self.seconds,
+            path=self._path,
+            config=self.config,
+            index_above=self.index_above,
+            calibration=calibration,
+            item_table=table,
+            feature_map=features,
+        )
+
+    def _nearest(self, similarity: Similarity, rows: Float[Tensor, "m d"]) -> Int64[Tensor, "m k"]:
+        """The items with interactions whose vectors are the most similar to these."""
+        known = np.flatnonzero(self.split.train.by_item.degrees)
+        table = self.model.state_dict()[self.model.item_tables[0]][known]
+        points, others = unit(similarity.scaled(table)), unit(similarity.scaled(rows))
+        parts = [
+            (some @ points.T).topk(min(_LIKE_IT, len(known))).indices for some in torch.split(others, 1024)
+        ]
+        return torch.from_numpy(known)[torch.cat(parts)]
+
     def _fresh(self, lists: Lists | None, n: int) -> list[Codes]:
         """The fresh items of n users."""
         if lists is None:
@@ -509,11 +638,21 @@ class Recommender:
         scorer = self.model.users_from(events)
         return self.calibration.with_popularity(popularity).apply(scorer, events)
 
-    def _wanted(self, k: int, seen: Neighbours | None, allow: Ids | None, deny: Ids | None) -> Wanted:
+    def _wanted(
+        self,
+        k: int,
+        seen: Neighbours | None,
+        allow: Ids | None,
+        deny: Ids | None,
+        where: Where | None = None,
+        diversity: float = 0.0,
+    ) -> Wanted:
         if k < 1:
             raise ConfigError(f"k={k} recommends nothing; ask for 1 or more")
-        if allow is None and deny is None:
-            return Wanted(k, seen, None)
+        if not 0 <= diversity <= 1:
+            raise ConfigError(f"diversity={diversity} is not possible; give a number from 0 to 1")
+        if allow is None and deny is None and not where:
+            return Wanted(k, seen, None, diversity)
         allowed = torch.full((self.n_items,), allow is None)
         if allow is not None:
             known = self.items.known(allow)
@@ -522,13 +661,39 @@ class Recommender:
             allowed[torch.from_numpy(known)] = True
         if deny is not None:
             allowed[torch.from_numpy(self.items.known(deny))] = False
-        return Wanted(k, seen, allowed)
+        if where:
+            allowed &= torch.from_numpy(matching(self.attributes, where))
+        return Wanted(k, seen, allowed, diversity)
+
+    @cached_property
+    def attributes(self) -> pl.DataFrame:
+        """A row for each item of the catalogue: whether the items file has it (`given`), and its columns."""
+        if self.item_table is None:
+            raise ConfigError(
+                "the run has no item attributes; give it some with: hdccf items RUN items.parquet"
+            )
+        return aligned(self.item_table, self.split.train.item_ids)
 
     def _best(self, scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
+        if wanted.diversity:
+            pool = self._best(scorer, rows, wanted._replace(k=pool_size(wanted.k), diversity=0.0))
+            return (diversified(best, wanted.k, wanted.diversity, self.between_items) for best in pool)
         index = self.index
         if index is None:
             return exact_best(scorer, rows, wanted)
         return index.best(scorer, rows, wanted)
+
+    def between_items(self, items: Int64[Tensor, "b p"]) -> Float[Tensor, "b p p"]:
+        """The cosine of each two items of a list, by their vectors or else by their users."""
+        scorer = self._by_all_events
+        if isinstance(scorer, VectorScorer):
+            vectors = unit(scorer.similarity.scaled(scorer.items.embedding[items].detach()))
+            return vectors @ vectors.mT
+        return torch.stack([self._shared.to_all(some)[:, some] for some in items])
+
+    @cached_property
+    def _shared(self) -> Relation:
+        return co_occurrence(self.events, "items")
 
     def _of_users(self, scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> pl.DataFrame:
         train = self.split.train
@@ -550,7 +715,7 @@ def load_calibration(run: RunFolder) -> Calibration | None:
         raise RunError(f"{run.calibration} is damaged ({cause!r}); train again") from cause
 
 
-def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender:
+def load_run(path: str | Path, *, index_above: int | None = None, items: bool = True) -> Recommender:
     """Opens the folder of a run with its best weights.
 
     Parameters
@@ -559,6 +724,9 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
         The folder that `hdccf train` or `fit(..., out=...)` wrote.
     index_above
         Catalogues with more items than this are searched through an approximate index; None is exact.
+    items
+        Whether to read the run's items file: attributes, and items without interactions. Evaluation does
+        without.
 
     Examples
     --------
@@ -577,7 +745,7 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
         raise RunError(f"{run.best} has weights that are no finite numbers; train again")
     checkpoint.fill(model, tensors, run.best)
-    return Recommender(
+    found = Recommender(
         model,
         run.settings,
         split,
@@ -587,3 +755,14 @@ def load_run(path: str | Path, *, index_above: int | None = None) -> Recommender
         config=run.config,
         index_above=index_above,
     )
+    if not items or not run.items.exists():
+        return found
+    try:
+        table = read_parquet(run.items)
+        features = FeatureMap.from_parts(*run.load_tensors(run.features)) if run.features.exists() else None
+    except (OSError, pl.exceptions.PolarsError, KeyError, TypeError, ValueError) as cause:
+        raise RunError(
+            f"the item features of {run.path} are damaged ({one_line(cause)}); "
+            f"give them again with: hdccf items {run.path} items.parquet"
+        ) from cause
+    return found._featured(table, features)

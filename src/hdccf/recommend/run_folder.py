@@ -9,6 +9,8 @@ metrics.jsonl       a line an evaluation
 checkpoint.safetensors   where training stands; resuming starts here
 best.safetensors    the weights that answer
 calibration.safetensors  the popularity dial and the item–item filter, where validation chose them
+items.parquet       attributes of items, where there are any
+features.safetensors     the map from them to vectors of items without interactions
 result.json         written when training has ended
 profile.json        where the time of its last part went, if asked for
 """
@@ -219,6 +221,14 @@ class RunFolder:
     @property
     def calibration(self) -> Path:
         return self.path / "calibration.safetensors"
+
+    @property
+    def items(self) -> Path:
+        return self.path / "items.parquet"
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features.safetensors"
 
     @property
     def result(self) -> Path:

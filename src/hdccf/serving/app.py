@@ -145,6 +145,12 @@ _OF_PATH = {
         403: "The server keeps no events.",
         507: "The log is full, or the disk is.",
     },
+    "/v1/items": {
+        **_WITH_BODY,
+        **_SCORING,
+        403: "The server takes no items.",
+        507: "The disk is full.",
+    },
     "/v1/admin/reload": {
         403: "The server has no key.",
         409: "The new model does not load; the old one goes on.",
@@ -199,6 +205,7 @@ def _examples(served: Served) -> dict[str, dict[str, Any]]:
         },
         "/v1/similar": {"items": {"items": items[:1], "k": 5}, "users": {"users": users[:1], "k": 5}},
         "/v1/score": {"a pair": {"pairs": [{"user": users[0], "item": items[0]}]}},
+        "/v1/items": {"a new item": {"items": [{"id": 1 << 40, "title": "New"}]}},
         "/v1/events": {"a click": {"events": [{"id": "click-1", "user": users[0], "item": items[0]}]}},
         "/v1/explain": {
             "a user's best": {"user": users[0], "k": 2, "top": 3},

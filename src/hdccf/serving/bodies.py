@@ -29,6 +29,11 @@ MAX_LISTED = 10_000
 MAX_PAIRS = 1000
 MAX_EVENTS = 1000
 """Events in a request."""
+MAX_ITEMS = 1000
+"""New items in a request."""
+MAX_ATTRIBUTES = 100
+MAX_TEXT = 10_000
+MAX_VALUES = 2000
 MAX_K = 500
 MAX_TOP = 100
 MAX_QUERY = 200
@@ -85,6 +90,15 @@ History = Annotated[
     ),
 ]
 Popularity = Annotated[float, Field(strict=True, ge=-MAX_DIAL, le=MAX_DIAL, allow_inf_nan=False)]
+Diversity = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+Value = (
+    Annotated[bool, Field(strict=True)]
+    | Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
+    | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+    | Annotated[str, Field(strict=True, max_length=MAX_TEXT)]
+)
+"""Of an attribute."""
+Values = Annotated[list[Value], Field(max_length=MAX_VALUES)]
 Listed = Annotated[list[Id], Field(max_length=MAX_LISTED)]
 
 
@@ -137,6 +151,10 @@ class RecommendBody(_OneOf):
     """Only these items; ids that are not in the catalogue are passed over."""
     deny: Listed | None = None
     """None of these items."""
+    filter: dict[str, Value | Values] | None = Field(default=None, max_length=MAX_ATTRIBUTES)
+    """Attributes of the items file with the value, or one of the values, that items must have."""
+    diversity: Diversity = 0.0
+    """From 0, the best items, to 1, items as different from each other as possible."""
     popularity: Popularity | None = None
     """The popularity dial, instead of the run's own: below 0 more popular items, above 0 fewer."""
 
@@ -208,6 +226,27 @@ class EventsBody(Body):
     events: list[EventBody] = Field(min_length=1, max_length=MAX_EVENTS)
 
 
+class ItemBody(BaseModel):
+    """An item and its attributes, under the names of the items file."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Value | Values | None] = Field(init=False)
+
+    id: Id
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> "ItemBody":
+        if len(self.model_extra or {}) > MAX_ATTRIBUTES:
+            raise PydanticCustomError("shape", f"an item has at most {MAX_ATTRIBUTES} attributes")
+        return self
+
+
+class ItemsBody(Body):
+    """Items that are new, or known ones with other attributes."""
+
+    items: list[ItemBody] = Field(min_length=1, max_length=MAX_ITEMS)
+
+
 class Answer(BaseModel):
     """What every answer has."""
 
@@ -246,6 +285,13 @@ class Recorded(Answer):
     """Events that are new, and on the disk."""
     duplicates: int
     """Events whose id was there already."""
+
+
+class AddedItems(Answer):
+    added: int
+    """Items that the model did not know before."""
+    items: int
+    """In the catalogue."""
 
 
 class SimilarNode(BaseModel):

@@ -68,6 +68,23 @@ async def events(body: bodies.EventsBody, service: Service) -> bodies.Recorded:
     return bodies.Recorded(model=service.current.version, **done._asdict())
 
 
+@answers.post("/items", summary="Items since the training")
+async def add_items(body: bodies.ItemsBody, service: Service) -> bodies.AddedItems:
+    """Takes items without interactions into the catalogue, by their features; when it answers they are on the
+    disk and can be recommended. Known items get other attributes."""
+    if service.items is None:
+        detail = "this server takes no items; start it with --items FILE"
+        raise ProblemError(problem(403, detail, "no-items-file"))
+    rows = [{**item.model_dump(), "id": str(item.id)} for item in body.items]
+    try:
+        # Not in the pool: a larger model is built.
+        added = await asyncio.to_thread(service.add_items, rows)
+    except DiskFullError as full:
+        raise ProblemError(problem(507, str(full), "items-file-full")) from full
+    served = service.current
+    return bodies.AddedItems(model=served.version, added=added, items=served.recommender.n_items)
+
+
 @lookups.get("/items", summary="Items by their titles", response_model=bodies.FoundItems)
 async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """All words have to be in the title; capitals and accents do not matter. The most popular come first."""
@@ -125,6 +142,8 @@ def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
         "include_seen": body.include_seen,
         "allow": body.allow,
         "deny": body.deny,
+        "where": body.filter,
+        "diversity": body.diversity,
         "popularity": body.popularity,
     }
     require_known(known.items, body.items or [])

@@ -6,6 +6,7 @@ request waits for a swap. The old model goes when its last request has ended.
 
 import asyncio
 import hashlib
+import json
 import logging
 import math
 import threading
@@ -14,7 +15,7 @@ import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -24,7 +25,7 @@ import polars as pl
 from fastapi import Depends, Request, Response
 from pydantic_core import to_json
 
-from hdccf.data.event_log import EventLog
+from hdccf.data.event_log import EventLog, JsonLines
 from hdccf.errors import HdccfError, RunError
 from hdccf.recommend.frames import Vocabulary
 from hdccf.recommend.lens import Lens, estimate
@@ -149,7 +150,9 @@ def signature(path: Path) -> Signature:
         stat = (folder / "best.safetensors").stat()
     except OSError:
         return (folder,)
-    return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    items = folder / "items.parquet"
+    features = items.stat().st_mtime_ns if items.exists() else None
+    return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size, features)
 
 
 class Outcome(NamedTuple):
@@ -177,7 +180,9 @@ class AppService:
         self._counting, self._reloading = threading.Lock(), threading.Lock()
         self._seen = signature(path)
         self.events = None if settings.events is None else EventLog(settings.events, most=settings.max_events)
-        """Kept when the model is replaced."""
+        self.items = None if settings.items is None else JsonLines(settings.items)
+        """Events and items since the training are kept when the model is replaced."""
+        self._added = [] if self.items is None else [json.loads(line) for line in self.items.lines]
         self.current = self._load()
         self.metrics.now_answers(self.current.version)
 
@@ -207,7 +212,26 @@ class AppService:
             return Outcome(True, new.version, f"{new.path} answers now{same}")
 
     def _load(self) -> Served:
-        return load(self.path, index_above=self.settings.index_above, events=self.events)
+        served = load(self.path, index_above=self.settings.index_above, events=self.events)
+        if not self._added:
+            return served
+        try:
+            return replace(served, recommender=served.recommender.with_items(self._added))
+        except HdccfError as error:
+            log.warning("the items of %s are left out: %s", self.settings.items, error)
+            return served
+
+    def add_items(self, rows: list[dict[str, Any]]) -> int:
+        """Takes items into the catalogue, in the calling thread; says how many of them were not known."""
+        assert self.items is not None  # noqa: S101 - the endpoint has looked
+        with self._reloading:
+            served = self.current
+            # What does not fit is refused before it is kept.
+            grown = served.recommender.with_items(rows)
+            self.items.append(b"".join(to_json(row) + b"\n" for row in rows))
+            self._added += rows
+            self.current = replace(served, recommender=grown)
+            return grown.n_items - served.recommender.n_items
 
     @property
     def is_full(self) -> bool:
