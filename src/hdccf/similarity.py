@@ -43,6 +43,9 @@ class Similarity(nn.Module):
     is_distance: bool = False
     """Whether f falls with the distance of the points instead of growing with their product."""
 
+    is_product: bool = True
+    """Whether f is the product of the points."""
+
     linearised: str = ""
     """What an explanation by products leaves out or replaces, in words."""
 
@@ -150,7 +153,7 @@ class Euclidean(Similarity):
     """
 
     lowest = -1.0
-    is_distance = True
+    is_distance, is_product = True, False
     linearised = ", with the product for the distance"
 
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
@@ -178,6 +181,8 @@ class Modulated(Similarity):
 
     g starts as a constant near m = 1, where the similarity is close to the unmodulated one.
     """
+
+    is_product = False
 
     START = 3.0
     """g's first value: σ(3) = 0.953, near 1 and yet with a slope to learn from."""

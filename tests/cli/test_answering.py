@@ -180,7 +180,7 @@ MISTAKES = {
     "no reasons": (["explain", "RUN", "u1", "--top", "0"], "top=0 gives no reason"),
     "unknown format": (
         ["export", "RUN", "--out", "x", "--format", "csv"],
-        "choose one of ['parquet', 'numpy']",
+        "choose one of ['parquet', 'numpy', 'onnx']",
     ),
 }
 

@@ -117,7 +117,12 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
     file_format: Annotated[
-        str, typer.Option("--format", metavar="parquet|numpy", help="Parquet, or NumPy's .npy.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="parquet|numpy|onnx",
+            help="Vectors as Parquet or NumPy's .npy, or an ONNX graph from users to scores (hdccf[onnx]).",
+        ),
     ] = "parquet",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:

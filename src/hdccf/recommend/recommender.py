@@ -441,7 +441,21 @@ class Recommender:
         return explained(surrogate, scorer, row, self.items.codes(items), top, self.events)
 
     def export(self, path: str | Path, *, file_format: str = "parquet", overwrite: bool = False) -> None:
-        """Vectors and vocabularies into a folder: "parquet" or "numpy"."""
+        """Writes what the model has learnt into a folder, for use without hdccf.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        file_format
+            "parquet" or "numpy" for vectors and vocabularies, "onnx" for a graph from users to scores.
+        overwrite
+            Whether to replace the folder.
+
+        Examples
+        --------
+        >>> model.export("vectors")  # doctest: +SKIP
+        """
         about = {
             "model": self.name,
             "settings": self.settings.model_dump(mode="json"),
@@ -454,7 +468,7 @@ class Recommender:
         export.export_vectors(
             Path(path),
             self.model,
-            self._by_all_events,
+            self._answering,
             self.split.train,
             about,
             file_format=file_format,
