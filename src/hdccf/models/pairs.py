@@ -193,7 +193,7 @@ class PairModel(Model):
             degrees = (graph.users_of if of_users else graph.items_of).degrees
             log_chances = power * degrees.clamp_min(1).float().log()
         rows = PairRows(self.loss, s.negatives, log_chances, s.l2)
-        return solve(self._vector_scorer(known), rows, events, weights, of_users)
+        return solve(self.vector_scorer(known), rows, events, weights, of_users)
 
 
 def _irgan(settings: PairSettings, graph: Graph, generator: torch.Generator) -> NegativeSource:

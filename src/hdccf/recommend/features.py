@@ -27,7 +27,9 @@ from hdccf.data.split import PARTS, Split
 from hdccf.data.tables import open_frame
 from hdccf.errors import ConfigError, DataError, SourceError, one_line
 from hdccf.models.base import Model, VectorScorer
+from hdccf.models.calibration import Calibration
 from hdccf.recommend.frames import Vocabulary
+from hdccf.similarity import unit
 
 Array = NDArray[np.float64]
 Kind = Literal["number", "category", "list", "text", "vector"]
@@ -39,6 +41,10 @@ _CATEGORIES = 50
 _PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _HELD_OUT = 5
 """One of so many items chooses the penalty."""
+_LIKE_IT = 100
+"""Items whose mean stands for an item without interactions in the item–item filter: with fewer such items are
+recommended more often, with more they are ranked better among themselves (results/cold_items.md)."""
+_VECTORS_AT_ONCE = 1024
 _FEWEST = 10
 """Items from which a regression is worth fitting."""
 
@@ -328,6 +334,34 @@ class FeatureMap:
         parts = torch.split(torch.from_numpy(rows).float(), list(self.widths.values()), 1)
         return dict(zip(self.widths, parts, strict=True))
 
+    @torch.no_grad()
+    def fill(
+        self,
+        model: Model,
+        trained: Model,
+        calibration: Calibration,
+        train: Interactions,
+        table: pl.DataFrame,
+    ) -> Calibration:
+        """Gives a model of a larger catalogue the trained weights, with estimates for the cold items.
+
+        Returns their calibration. `train` has the ids of the larger catalogue, the known ones first.
+        """
+        items, state = aligned(table, train.item_ids), dict(trained.state_dict())
+        cold = (train.by_item.degrees == 0) & items["given"].fill_null(value=False).to_numpy()
+        codes, parts = torch.from_numpy(np.flatnonzero(cold)), self.predict(items.filter(cold))
+        main, similarity = model.item_tables[0], trained.vector_scorer().similarity
+        known = np.flatnonzero(train.by_item.degrees)
+        alike = _nearest(similarity.scaled(state[main][known]), similarity.scaled(parts[main]))
+        parts[main], scale = similarity.item_rows(parts[main])
+        for name in model.item_tables:
+            grown = train.n_items - len(state[name])
+            state[name] = torch.cat([state[name], state[name].new_zeros(grown, *state[name].shape[1:])])
+            state[name][codes] = parts[name]
+        model.load_state_dict(state)
+        nearest, frequency = torch.from_numpy(known)[alike], parts["log_frequency"][:, 0]
+        return calibration.with_estimates(codes, frequency, scale, nearest, train.n_items)
+
     def describe(self) -> str:
         """One line, such as "price a number, category a category; ridge penalty 30"."""
         kinds = ", ".join(f"{column.name} a {column.kind}" for column in self.columns)
@@ -350,6 +384,13 @@ class FeatureMap:
         columns = [Column(**each) for each in facts["columns"]]
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         return cls(columns, dict(facts["widths"]), **arrays, penalty=facts["penalty"])
+
+
+def _nearest(known: Tensor, others: Tensor) -> Tensor:
+    """For each of the others the known vectors with the largest cosines."""
+    directions = unit(known)
+    blocks = torch.split(unit(others), _VECTORS_AT_ONCE)
+    return torch.cat([(some @ directions.T).topk(min(_LIKE_IT, len(known))).indices for some in blocks])
 
 
 def _encoded(columns: Sequence[Column], items: pl.DataFrame) -> sparse.csr_array:

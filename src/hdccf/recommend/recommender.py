@@ -23,7 +23,6 @@ from hdccf.files import atomic_file, locked
 from hdccf.models import entry_named, name_of
 from hdccf.models.base import Candidates, Columns, Kind, Model, Scorer, Scores, Users, VectorScorer
 from hdccf.models.calibration import Calibration
-from hdccf.models.reference import MostPopular, MostPopularModel
 from hdccf.recommend import export
 from hdccf.recommend.candidates import Best, Index, Wanted, diversified, exact_best, pool_size
 from hdccf.recommend.explain import Explanation, explained, surrogate_for
@@ -41,7 +40,7 @@ from hdccf.recommend.frames import (
 )
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.recommend.similar import Relation, best_related, co_occurrence, relation
-from hdccf.similarity import Similarity, unit
+from hdccf.similarity import unit
 
 HISTORIES = ("all", "train")
 """What a known user is made of when the model answers: all of their events, or the training part."""
@@ -50,9 +49,6 @@ UNKNOWN = ("error", "skip", "popular")
 """What becomes of an unknown user: refuse the request, leave them out, or recommend what is popular."""
 
 _USERS_AT_ONCE = 4096
-_LIKE_IT = 100
-"""Items whose mean stands for an item without interactions in the item–item filter: with fewer such items are
-recommended more often, with more they are ranked better among themselves (results/cold_items.md)."""
 
 
 class _Group(NamedTuple):
@@ -537,26 +533,12 @@ class Recommender:
 
     def _featured(self, table: pl.DataFrame, features: FeatureMap | None) -> "Recommender":
         """With a table of items, and vectors of those that have no interactions."""
-        train, split, model, calibration = self.split.train, self.split, self.model, self.calibration
+        model, split, calibration = self.model, self.split, self.calibration
         if features is not None:
             split = extended(split, table, self.items)
-            items = aligned(table, split.train.item_ids)
-            cold = (split.train.by_item.degrees == 0) & items["given"].fill_null(value=False).to_numpy()
-            codes = torch.from_numpy(np.flatnonzero(cold))
             build = entry_named(self.name).build
             model = build(self.settings, split.train, torch.Generator().manual_seed(self.seed))
-            parts = features.predict(items.filter(cold))
-            main = model.item_tables[0]
-            similarity = self.model.scorer().similarity  # type: ignore[attr-defined]
-            parts[main], scale = similarity.item_rows(parts[main])
-            state, grown = self.model.state_dict(), split.n_items - train.n_items
-            for name in model.item_tables:
-                state[name] = torch.cat([state[name], state[name].new_zeros(grown, *state[name].shape[1:])])
-                state[name][codes] = parts[name]
-            model.load_state_dict(state)
-            frequency = parts["log_frequency"][:, 0]
-            alike = self._nearest(similarity, parts[main])
-            calibration = calibration.with_estimates(codes, frequency, scale, alike, split.n_items)
+            calibration = features.fill(model, self.model, calibration, split.train, table)
         return Recommender(
             model,
             self.settings,
@@ -570,16 +552,6 @@ class Recommender:
             item_table=table,
             feature_map=features,
         )
-
-    def _nearest(self, similarity: Similarity, rows: Float[Tensor, "m d"]) -> Int64[Tensor, "m k"]:
-        """The items with interactions whose vectors are the most similar to these."""
-        known = np.flatnonzero(self.split.train.by_item.degrees)
-        table = self.model.state_dict()[self.model.item_tables[0]][known]
-        points, others = unit(similarity.scaled(table)), unit(similarity.scaled(rows))
-        parts = [
-            (some @ points.T).topk(min(_LIKE_IT, len(known))).indices for some in torch.split(others, 1024)
-        ]
-        return torch.from_numpy(known)[torch.cat(parts)]
 
     def _fresh(self, lists: Lists | None, n: int) -> list[Codes]:
         """The fresh items of n users."""
@@ -626,7 +598,8 @@ class Recommender:
     @cached_property
     def _popular(self) -> Scorer:
         """The number of users of each item, for histories that say nothing."""
-        return MostPopularModel(MostPopular(), self.events, torch.Generator()).scorer()
+        entry = entry_named("most-popular")
+        return entry.build(entry.settings(), self.events, torch.Generator()).scorer()
 
     def _of_groups(self, name: str, ids: pl.Series, groups: Iterator[_Group], wanted: Wanted) -> pl.DataFrame:
         """The lists of all groups in the order of the request, each with its source."""

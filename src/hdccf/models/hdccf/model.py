@@ -149,7 +149,7 @@ class HDCCFModel(HDCCFNetwork):
             )
         else:
             loss = PairRows(PAIR_LOSSES[s.loss], 1, None, 0.0)
-        return solve(self._vector_scorer(known), loss, events, weights, of_users)
+        return solve(self.vector_scorer(known), loss, events, weights, of_users)
 
     @property
     def item_tables(self) -> tuple[str, ...]:
