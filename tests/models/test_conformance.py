@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -218,3 +219,20 @@ def test_a_model_without_training_has_no_groups_and_one_with_has(name: str) -> N
     if name in TRAINED:
         parameters = {id(p) for group in model.groups.values() for p in group}
         assert parameters == {id(p) for p in model.parameters()}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_items_without_interactions_are_scored_by_features_or_left_to_filters(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pl.DataFrame({"id": range(100, 132), "parity": [n % 2 for n in range(32)]})
+    fitted = fit(small_split(), settings_of(name))
+    found, said = fitted.with_features(table), capsys.readouterr().err
+    if "cannot represent an item by its features; those that can are" in said:
+        assert found.n_items == 30
+    else:
+        assert found.n_items == 32
+        assert bool(torch.isfinite(found.scorer().score_block(torch.arange(40))).all())
+    assert set(found.recommend(["u1"], k=40, include_seen=True, where={"parity": 1})["item"]) == set(
+        range(101, 100 + found.n_items, 2)
+    )

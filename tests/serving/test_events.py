@@ -8,11 +8,12 @@ from typing import Any
 import httpx2
 import pytest
 from fastapi.testclient import TestClient
-from small_service import KEY, Serving
+from small_service import KEY, Serving, titled_split
 from test_endpoints import post, rows
 from test_process import started
 
 import hdccf
+from hdccf.models import MODELS
 from hdccf.recommend.recommender import Recommender
 
 pytest_plugins = ["service_fixtures"]
@@ -65,6 +66,19 @@ def test_events_change_the_answers_at_once(logging_client: TestClient, known: Re
         (first, True),
         (int(known.events.by_user.of(3)[-1]), False),
     ]
+
+
+def test_a_model_that_takes_no_new_history_answers_as_it_was_trained(
+    serving: Serving, tmp_path: Path
+) -> None:
+    settings = MODELS["neumf"].settings(epochs=1, embedding_dim=4)
+    model = hdccf.fit(titled_split(), settings, out=tmp_path / "run")
+    client = serving(tmp_path / "run", events=tmp_path / "events.jsonl")
+    assert post(client, "/v1/events", events=clicks((3, 4), ("ann", 4)))["accepted"] == 2
+    (found,) = post(client, "/v1/recommend", users=[3], k=5)["lists"]
+    assert items_of(found) == model.recommend([3], k=5)["item"].to_list()
+    (found,) = post(client, "/v1/recommend", users=["ann"], k=5, unknown="popular")["lists"]
+    assert found["source"] == "popular"
 
 
 def test_unseen_users_and_items_are_accepted(logging_client: TestClient, known: Recommender) -> None:

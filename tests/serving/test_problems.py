@@ -67,6 +67,12 @@ def test_unknown_ids_are_named(client: TestClient, path: str, body: Any, kind: s
         ("/v1/recommend", {"users": [1], "unknown": "guess"}, "/unknown", "'error', 'skip' or 'popular'"),
         ("/v1/events", {"events": [{"id": 1, "user": 1}]}, "/events/0/item", "required"),
         ("/v1/events", {"events": []}, "/events", "at least 1"),
+        (
+            "/v1/events",
+            {"events": [{"id": 1, "user": 1, "item": 2, "time": "0001-01-01T00:00:00+14:00"}]},
+            "/events/0/time",
+            "between the years",
+        ),
         ("/v1/events", {"events": [{"id": 1, "user": 1, "item": 2}] * 1001}, "/events", "at most 1000"),
         (
             "/v1/events",

@@ -247,6 +247,9 @@ def serve(run: Path, settings: ServeSettings) -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)
         served = app.state.service.current
         note(f"{served.recommender!r} of {served.path}, version {served.version}")
+        if served.events is not None:
+            waits = "" if served.takes_fresh else "; this model uses them after the next training only"
+            note(f"{len(served.events):,} events in {served.events.path}{waits}")
         if not settings.is_local and settings.api_key_file is None:
             note("all who reach this machine can send requests; --api-key-file asks for a key")
         host, port = listening.getsockname()[:2]

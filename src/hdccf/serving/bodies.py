@@ -12,6 +12,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     PlainValidator,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -32,8 +33,8 @@ MAX_EVENTS = 1000
 MAX_ITEMS = 1000
 """New items in a request."""
 MAX_ATTRIBUTES = 100
-MAX_TEXT = 10_000
-MAX_VALUES = 2000
+MAX_TEXT = 2000
+MAX_VALUES = 1000
 MAX_K = 500
 MAX_TOP = 100
 MAX_QUERY = 200
@@ -213,10 +214,19 @@ class EventBody(Body):
     time: datetime | None = None
     """ISO 8601, or seconds since 1970; UTC where it has no zone, the server's time where it is not given."""
 
+    @field_validator("time")
+    @classmethod
+    def _in_utc(cls, time: datetime | None) -> datetime | None:
+        try:
+            return (
+                None if time is None else (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+            )
+        except OverflowError:
+            raise PydanticCustomError("time", "a time is between the years 1 and 9999, in UTC too") from None
+
     def logged(self) -> Event:
         """As the log keeps it."""
         time = self.time or datetime.now(UTC)
-        time = time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
         return Event(id=str(self.id), user=str(self.user), item=str(self.item), time=time)
 
 

@@ -26,7 +26,7 @@ from fastapi import Depends, Request, Response
 from pydantic_core import to_json
 
 from hdccf.data.event_log import EventLog, JsonLines
-from hdccf.errors import HdccfError, RunError
+from hdccf.errors import ConfigError, HdccfError, RunError
 from hdccf.recommend.frames import Vocabulary
 from hdccf.recommend.lens import Lens, estimate
 from hdccf.recommend.recommender import Recommender, load_run
@@ -83,11 +83,24 @@ class Served:
     loaded_at: float = field(default_factory=time.time)
 
     def fresh(self, user: Any) -> list[str]:
-        """The items that the log has of a user, the latest last; those that the model knows."""
-        if self.events is None:
+        """The items that the log has of a user, the latest last; those that the model knows.
+
+        None where the model cannot answer for a history that it was not trained on: its events wait for the
+        next training.
+        """
+        if self.events is None or not self.takes_fresh:
             return []
         known = self.recommender
         return [item for item in self.events.items_of(self.key(user)) if known.items.find(item) is not None]
+
+    @cached_property
+    def takes_fresh(self) -> bool:
+        """Whether the model can answer for a history that it was not trained on."""
+        try:
+            self.recommender.recommend_for_items([self.recommender.split.train.item_ids.head(1)], k=1)
+        except ConfigError:
+            return False
+        return True
 
     def key(self, user: Any) -> str:
         """The user's id as the log has it."""
