@@ -368,7 +368,11 @@ class Recommender:
     def relation(self, kind: Kind) -> Relation:
         """What compares items, or users, with each other; its `stated` says so in words."""
         if kind not in self._relations:
-            self._relations[kind] = relation(self.model, self._by_all_events, self.events, kind)
+            found, scale = relation(self.model, self._by_all_events, self.events, kind), None
+            if kind == "items":
+                scale = self.calibration.item_scale
+            # The mean cosine of items with such features is less than the cosine of their mean direction.
+            self._relations[kind] = found if scale is None else found.scaled(scale)
         return self._relations[kind]
 
     def similar_items(self, items: Ids, k: int = TOP_K) -> pl.DataFrame:
