@@ -206,8 +206,8 @@ def test_fresh_items_count_as_the_end_of_the_history(kind: str) -> None:
     # A repeat counts once, where it came first: nothing changes.
     again = model.recommend(["u4"], k=5, fresh=[had[:1]])
     assert again["item"].to_list() == model.recommend(["u4"], k=5)["item"].to_list()
-    somebody = model.recommend(["nobody"], k=5, fresh=[new])
-    assert somebody["item"].to_list() == model.recommend_for_items([new], k=5)["item"].to_list()
+    new_user = model.recommend(["nobody"], k=5, fresh=[new])
+    assert new_user["item"].to_list() == model.recommend_for_items([new], k=5)["item"].to_list()
     pair = model.score(["u4"], [mine["item"][0]], fresh=[new])
     assert pair["score"][0] == pytest.approx(mine["score"][0], rel=1e-5)
     explained = model.explain("u4", [mine["item"][0]], top=30, fresh=new)

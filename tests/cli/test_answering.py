@@ -91,6 +91,8 @@ def test_items_files_filter_and_lists_are_diverse(runs: dict[str, str], call: Ca
     parity = ["odd" if n % 2 else "even" for n in range(32)]
     pl.DataFrame({"sku": range(100, 132), "parity": parity}).write_csv(tmp_path / "items.csv")
     assert "give it some with" in call("recommend", run, "u1", "--where", "parity=odd", fails=True)
+    assert "pip install 'hdccf[features]'" in call("items", "--help")
+    assert "hdccf[onnx]" in call("export", "--help")
     said = call("items", run, "items.csv")
     assert "32 of 32 items have attributes, 2 are new" in said
     odd = ("--where", "parity=odd", "--k", "32", "--include-seen", "--json")

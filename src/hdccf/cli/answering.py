@@ -121,7 +121,7 @@ def export(
         typer.Option(
             "--format",
             metavar="parquet|numpy|onnx",
-            help="Vectors as Parquet or NumPy's .npy, or an ONNX graph from users to scores (hdccf[onnx]).",
+            help="Vectors as Parquet or NumPy's .npy, or an ONNX graph from users to scores (hdccf\\[onnx]).",
         ),
     ] = "parquet",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
@@ -146,7 +146,8 @@ def items(
 
     Numbers, categories, lists, texts and ready vectors are told apart by their types. An item without
     interactions is represented by what the model has learnt about items with such features. Text, categories
-    and lists need hdccf[features]. hdccf train --item-features does the same after a training.
+    and lists need the extra features (pip install 'hdccf\\[features]'). hdccf train --item-features does this
+    after a training.
     """
     from hdccf.recommend.recommender import load_run
 

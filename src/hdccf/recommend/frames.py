@@ -65,12 +65,19 @@ class Vocabulary:
         examples = self.ids.head(3).to_list()
         return DataError(f"{self.kind} {own!r} is not in {self.where}; known are for example {examples}")
 
+    def spell(self, own: Any) -> Any:
+        """A known or unknown id in the data's type; a text where it does not fit."""
+        try:
+            return self._type(own)
+        except (ValueError, TypeError, OverflowError):
+            return str(own)
+
     def spelled(self, ids: Ids) -> pl.Series:
         """Known and unknown ids in one column, of the data's type; of texts where one does not fit it."""
-        try:
-            return pl.Series([self._type(own) for own in ids], dtype=self.ids.dtype)
-        except (ValueError, TypeError, OverflowError):
-            return pl.Series([str(own) for own in ids], dtype=pl.String)
+        own = [self.spell(each) for each in ids]
+        if all(isinstance(each, self._type) for each in own):
+            return pl.Series(own, dtype=self.ids.dtype)
+        return pl.Series([str(each) for each in own], dtype=pl.String)
 
 
 Lists = Sequence[Ids]

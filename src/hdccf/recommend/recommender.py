@@ -224,7 +224,7 @@ class Recommender:
         --------
         >>> model.recommend(["196", "22"], k=10)  # doctest: +SKIP
         >>> model.recommend(["196"], fresh=[["50", "181"]])  # doctest: +SKIP
-        >>> model.recommend(["196", "nobody"], unknown="popular")  # doctest: +SKIP
+        >>> model.recommend(["196", "new"], unknown="popular")  # doctest: +SKIP
         """
         if unknown not in UNKNOWN:
             raise ConfigError(f"unknown={unknown!r} is not possible; choose one of {list(UNKNOWN)}")

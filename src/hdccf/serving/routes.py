@@ -153,8 +153,7 @@ def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
         made = {"0": {"user": None, "items": [], "source": "model"}}
     else:
         # Each once, as rows are identified by their user; and a user with nothing left has no row at all.
-        spelled = [known.users.spelled([user])[0] for user in body.users]
-        whose = list({str(own): own for own in spelled}.values())
+        whose = list({str(own): own for own in map(known.users.spell, body.users)}.values())
         fresh = [[*served.fresh(user), *(body.items or [])] for user in whose]
         made = {str(user): {"user": user, "items": [], "source": "model"} for user in whose}
         lost = [user for user, own in zip(whose, fresh, strict=True) if not own]
