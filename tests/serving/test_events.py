@@ -127,6 +127,8 @@ def test_unknown_users_have_problems_of_their_own(client: TestClient, known: Rec
     for each in (found[0], found[2]):
         assert items_of(each) == known.recommend([each["user"]], k=3)["item"].to_list()
         assert "problem" not in each
+    long = post(client, "/v1/recommend", users=[1, "9" * 40], k=3, unknown="popular")["lists"]
+    assert [each["user"] for each in long] == [1, "9" * 40]
     skipped = post(client, "/v1/recommend", users=[1, 99], k=3, unknown="skip")["lists"]
     assert [each["user"] for each in skipped] == [1]
     assert post(client, "/v1/recommend", users=[99], unknown="skip")["lists"] == []

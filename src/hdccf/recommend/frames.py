@@ -68,9 +68,11 @@ class Vocabulary:
     def spell(self, own: Any) -> Any:
         """A known or unknown id in the data's type; a text where it does not fit."""
         try:
-            return self._type(own)
+            found = self._type(own)
         except (ValueError, TypeError, OverflowError):
             return str(own)
+        fits = isinstance(found, str) or -(2**63) <= found < 2**63
+        return found if fits else str(own)
 
     def spelled(self, ids: Ids) -> pl.Series:
         """Known and unknown ids in one column, of the data's type; of texts where one does not fit it."""
