@@ -4,8 +4,11 @@ A server process of its own, and one client process with some connections that e
 and ask again. Raw is what the library takes for the same question in this process, one after another, on one
 thread. Memory is the server's resident set after a first load and at the end.
 Processor time is counted as well: on a machine that others use too, waiting says more about them.
+At last events and recommendations are mixed, the server is killed (SIGKILL), and the log is searched for
+every event that was acknowledged.
 
     python benchmarks/bench_serving.py [--quick] [--json] [--seconds 20] [--connections 16] [--run RUN]
+    python benchmarks/bench_serving.py --events-only [--seconds 10] [--connections 16] [--run RUN]
 """
 
 import argparse
@@ -30,6 +33,8 @@ import torch
 import hdccf
 from hdccf.recommend.recommender import Recommender
 
+_MOST_EVENTS = 50_000
+"""In a phase; what is measured stays bounded on any machine."""
 _COLUMNS = ("raw ms", "raw cpu ms", "server cpu ms", "p50 ms", "p99 ms", "a second", "errors")
 
 
@@ -119,8 +124,9 @@ def raw_seconds(ask: Callable[[], object], seconds: float) -> tuple[float, float
 
 
 @contextmanager
-def served(run: Path) -> Iterator[tuple[int, tuple[str, int]]]:
+def served(run: Path, *options: str) -> Iterator[tuple[int, tuple[str, int]]]:
     command = [sys.executable, "-c", "from hdccf.cli import main; main()", "serve", str(run), "--port", "0"]
+    command += options
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
@@ -174,6 +180,87 @@ def measure(run: Path, seconds: float, connections: int) -> dict[str, float]:
     return found
 
 
+async def _clicking(
+    address: tuple[str, int],
+    requests: list[bytes],
+    numbers: Iterator[int],
+    pairs: list[tuple[Any, Any]],
+    until: float,
+) -> tuple[set[str], Load, Load]:
+    """One connection that sends an event, then asks for recommendations, and so on."""
+    reader, writer = await asyncio.open_connection(*address)
+    acknowledged: set[str] = set()
+    events, asked = Load(), Load()
+    while time.perf_counter() < until and (number := next(numbers)) < _MOST_EVENTS:
+        user, item = pairs[number % len(pairs)]
+        event = {"id": f"e{number}", "user": user, "item": item}
+        for load, content in (
+            (events, request("/v1/events", {"events": [event]})),
+            (asked, requests[number % len(requests)]),
+        ):
+            started = time.perf_counter()
+            writer.write(content)
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            await reader.readexactly(int(length[1]) if length else 0)
+            load.seconds.append(time.perf_counter() - started)
+            done = head.startswith(b"HTTP/1.1 200 ")
+            load.errors += not done
+            if load is events and done:
+                acknowledged.add(str(event["id"]))
+    writer.close()
+    return acknowledged, events, asked
+
+
+async def _mixed(
+    address: tuple[str, int],
+    requests: list[bytes],
+    pairs: list[tuple[Any, Any]],
+    connections: int,
+    seconds: float,
+) -> tuple[set[str], Load, Load]:
+    numbers, until = iter(range(1 << 30)), time.perf_counter() + seconds
+    parts = await asyncio.gather(
+        *(_clicking(address, requests, numbers, pairs, until) for _ in range(connections))
+    )
+    acknowledged: set[str] = set().union(*(part[0] for part in parts))
+    loads = []
+    for found in ([part[1] for part in parts], [part[2] for part in parts]):
+        each = [value for load in found for value in load.seconds]
+        loads.append(Load(each, sum(load.errors for load in found), seconds))
+    return acknowledged, loads[0], loads[1]
+
+
+def events_and_answers(run: Path, seconds: float, connections: int) -> dict[str, float]:
+    """Events mixed with recommendations of the same users; then a kill, and what the log has of them."""
+    model = hdccf.load_run(run)
+    users = model.split.train.user_ids.to_list()[:200]
+    items = model.split.train.item_ids.to_list()[:50]
+    pairs = [(user, item) for item in items for user in users]
+    requests = [request("/v1/recommend", {"users": [user], "k": 10}) for user in users]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "events.jsonl"
+        with served(run, "--events", str(log)) as (pid, address):
+            acknowledged, events, asked = asyncio.run(_mixed(address, requests, pairs, connections, seconds))
+            os.kill(pid, signal.SIGKILL)
+        kept = {json.loads(line)["id"] for line in log.read_text().splitlines()}
+    lost, found = acknowledged - kept, {"lost_events_errors": float(len(acknowledged - kept))}
+    for name, load in (("events", events), ("answers", asked)):
+        p50, p99 = np.percentile(load.seconds, [50, 99]) * 1e3
+        rate = len(load.seconds) / load.took
+        found |= {
+            f"mixed_{name}_errors": load.errors,
+            f"mixed_{name}_p50_ms": p50,
+            f"mixed_{name}_p99_ms": p99,
+        }
+        print(
+            f"mixed, {name}: {len(load.seconds)} requests, {load.errors} errors, {rate:.0f} a second, "
+            f"p50 {p50:.2f} ms, p99 {p99:.2f} ms"
+        )
+    print(f"acknowledged {len(acknowledged)} events, lost after kill -9: {len(lost)}")
+    return found
+
+
 async def _swapping(
     pid: int, address: tuple[str, int], requests: list[bytes], connections: int, seconds: float
 ) -> dict[str, float]:
@@ -200,6 +287,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="the figures as JSON in the last line")
     parser.add_argument("--seconds", type=float, default=20.0, help="of load for each kind of request")
     parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--events-only", action="store_true", help="only events mixed with recommendations")
     parser.add_argument("--run", type=Path, help="a run to serve; one is trained on synthetic if not given")
     options = parser.parse_args()
     seconds = 4.0 if options.quick else options.seconds
@@ -209,7 +297,8 @@ def main() -> None:
             run = Path(folder) / "run"
             split = hdccf.leave_one_out(hdccf.synthetic_world(seed=0).interactions)
             hdccf.fit(split, hdccf.HDCCF(epochs=1), out=run)
-        found = measure(run, seconds, options.connections)
+        found = {} if options.events_only else measure(run, seconds, options.connections)
+        found |= events_and_answers(run, seconds, options.connections)
     if any(value for name, value in found.items() if name.endswith("errors")):
         sys.exit("some requests were not answered with 200")
     if options.json:

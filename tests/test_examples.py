@@ -6,10 +6,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import hdccf
+from hdccf.recommend.recommender import Recommender
 from hdccf.serving.settings import ServeSettings
 
 ROOT = Path(__file__).parents[1]
@@ -84,3 +87,14 @@ def test_the_tour_names_what_there_is() -> None:
     tour = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
     named = set(re.findall(r"examples/[\w.]+", tour))
     assert {f"examples/{file.name}" for file in EXAMPLES.iterdir() if file.is_file()} == named
+
+
+def test_exported_vectors_are_searched_without_hdccf(films: Path, tmp_path: Path) -> None:
+    model = hdccf.load_run(films)
+    calibration = replace(model.calibration, filter_weight=0.0)  # the one part that is no product
+    model = Recommender(model.model, model.settings, model.split, seed=0, calibration=calibration)
+    model.export(tmp_path / "vectors", file_format="numpy")
+    user = model.split.train.user_ids[7]
+    said = run(sys.executable, EXAMPLES / "search_vectors.py", tmp_path / "vectors", user, "--k", "3")
+    best = model.recommend([user], k=3, include_seen=True)["item"].to_list()
+    assert re.findall(r"(\S+) -?\d+\.\d{3}", said) == best

@@ -1,5 +1,6 @@
 """A trained model answering: under the user's own ids, best first, without what they have seen."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from graphs import interactions, small_split
 from hdccf.data.interactions import Interactions
 from hdccf.data.split import PARTS, Split, leave_one_out
 from hdccf.errors import ConfigError, DataError, HdccfError, RunError
+from hdccf.models.calibration import ItemFilter
 from hdccf.models.reference import MostPopular
 from hdccf.recommend import candidates
 from hdccf.recommend.recommender import Recommender, load_run
@@ -147,14 +149,85 @@ def test_lists_are_answered_together_and_a_repeat_counts_once(fitted: Recommende
 
 
 def test_lists_that_say_nothing_are_refused(fitted: Recommender) -> None:
-    with pytest.raises(DataError, match=r"^list 1 is empty, and an empty history has no recommendations; "):
-        fitted.recommend_for_items([[100], []])
+    with pytest.raises(DataError, match=r"^list 1 is empty, and an empty history says nothing; leave it out"):
+        fitted.users_for_new_items([["u1"], []])
     with pytest.raises(DataError, match=r"^item 'x' is not in the catalogue; known are for example \[100, "):
         fitted.recommend_for_items([["x"]])
     with pytest.raises(ConfigError, match=r"^give a list of lists, one for each of the new users"):
         fitted.recommend_for_items(["100", "101"])
     with pytest.raises(DataError, match=r"^user 'x' is not in the training data"):
         fitted.users_for_new_items([["x"]])
+
+
+def test_an_empty_history_gets_popular_items_and_is_marked(fitted: Recommender) -> None:
+    found = fitted.recommend_for_items([[100, 104], []], k=3)
+    assert found["source"].to_list() == ["model"] * 3 + ["popular"] * 3
+    degrees = fitted.events.by_item.degrees
+    codes = fitted.items.codes(found.filter(pl.col("list") == 1)["item"].to_list())
+    assert sorted(degrees[codes], reverse=True) == sorted(degrees, reverse=True)[:3]
+    assert found["score"][3] == degrees.max()
+    alone = fitted.recommend_for_items([[100, 104]], k=3)
+    assert found.filter(pl.col("list") == 0)["item"].to_list() == alone["item"].to_list()
+    assert "source" not in alone.columns
+
+
+def test_unknown_users_are_refused_left_out_or_get_popular_items(fitted: Recommender) -> None:
+    users = ["u3", "nobody", "u1"]
+    with pytest.raises(DataError, match=r"^user 'nobody' is not in the training data"):
+        fitted.recommend(users)
+    both = fitted.recommend(["u3", "u1"], k=2)
+    skipped = fitted.recommend(users, k=2, unknown="skip")
+    assert skipped.drop("source", "score").equals(both.drop("score"))
+    popular = fitted.recommend(users, k=2, unknown="popular")
+    assert popular["user"].to_list() == ["u3", "u3", "nobody", "nobody", "u1", "u1"]
+    assert popular["source"].to_list() == ["model"] * 2 + ["popular"] * 2 + ["model"] * 2
+    assert popular["rank"].to_list() == [1, 2] * 3
+    with pytest.raises(ConfigError, match=r"^unknown='ignore' is not possible; choose one of \['error', "):
+        fitted.recommend(users, unknown="ignore")
+    integers = fit(with_ids(pl.Series([196, 22, -5])), MostPopular())
+    assert integers.recommend([22, "7"], k=1, unknown="popular")["user"].to_list() == [22, 7]
+    assert integers.recommend([22, "x"], k=1, unknown="popular")["user"].to_list() == ["22", "x"]
+
+
+@pytest.mark.parametrize("kind", ["history", "attention", "block"])
+def test_fresh_items_count_as_the_end_of_the_history(kind: str) -> None:
+    """With history vectors as for a user with the longer history; free vectors are folded in."""
+    model = fit(small_split(), quick(kind, epochs=2))
+    had = model.events.item_ids.gather(model.events.by_user.of(4)).to_list()
+    new = [item for item in model.split.train.item_ids if item not in had][:2]
+    found = model.recommend(["u4", "u5"], k=5, fresh=[new, []])
+    longer = model.recommend_for_items([[*had, *new]], k=5)
+    mine = found.filter(pl.col("user") == "u4")
+    assert mine["item"].to_list() == longer["item"].to_list()
+    np.testing.assert_allclose(mine["score"], longer["score"], rtol=1e-5)
+    assert not set(new) & set(mine["item"])
+    other = model.recommend(["u5"], k=5)
+    assert found.filter(pl.col("user") == "u5")["item"].to_list() == other["item"].to_list()
+    # A repeat counts once, where it came first: nothing changes.
+    again = model.recommend(["u4"], k=5, fresh=[had[:1]])
+    assert again["item"].to_list() == model.recommend(["u4"], k=5)["item"].to_list()
+    new_user = model.recommend(["nobody"], k=5, fresh=[new])
+    assert new_user["item"].to_list() == model.recommend_for_items([new], k=5)["item"].to_list()
+    pair = model.score(["u4"], [mine["item"][0]], fresh=[new])
+    assert pair["score"][0] == pytest.approx(mine["score"][0], rel=1e-5)
+    explained = model.explain("u4", [mine["item"][0]], top=30, fresh=new)
+    assert set(new) <= set(explained.parts["because"])
+    with pytest.raises(ConfigError, match=r"^fresh has 1 lists for 2 users; give one for each"):
+        model.recommend(["u4", "u5"], fresh=[new])
+
+
+def test_fresh_items_reach_the_item_filter(fitted: Recommender) -> None:
+    calibration = replace(
+        fitted.calibration, filter_weight=5.0, item_filter=ItemFilter.of(fitted.split.train)
+    )
+    model = Recommender(fitted.model, fitted.settings, fitted.split, seed=0, calibration=calibration)
+    had = model.events.item_ids.gather(model.events.by_user.of(4)).to_list()
+    new = [item for item in model.split.train.item_ids if item not in had][:2]
+    found = model.recommend(["u4"], k=5, fresh=[new])
+    expected = model.recommend_for_items([[*had, *new]], k=5)
+    np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-5)
+    plain = fitted.recommend(["u4"], k=5, fresh=[new])
+    assert not np.allclose(found["score"], plain["score"], rtol=1e-2)
 
 
 def test_pairs_are_scored_in_their_order(fitted: Recommender) -> None:

@@ -43,6 +43,9 @@ class Similarity(nn.Module):
     is_distance: bool = False
     """Whether f falls with the distance of the points instead of growing with their product."""
 
+    is_product: bool = True
+    """Whether f is the product of the points."""
+
     linearised: str = ""
     """What an explanation by products leaves out or replaces, in words."""
 
@@ -57,6 +60,15 @@ class Similarity(nn.Module):
     def item_points(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         """Right sides as an index takes them."""
         return self.scaled(x)
+
+    def item_rows(
+        self, points: Float[Tensor, "n k"]
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"] | None]:
+        """Vectors and what their f is to be multiplied by, so that it is a product with these points.
+
+        The reverse of `item_points` for points of any length; None where no factor is needed.
+        """
+        return points, None
 
     def modulation(self, left: Vectors, right: Vectors) -> Float[Tensor, "*n d"] | None:
         """What both sides of a product are multiplied by, for each pair; None where nothing is."""
@@ -89,6 +101,9 @@ class Cosine(Similarity):
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         return unit(x)
 
+    def item_rows(self, points: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
+        return points, torch.linalg.vector_norm(points, dim=1)
+
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         return unit(left.embedding) @ unit(right.embedding).T
 
@@ -117,6 +132,11 @@ class Popular(Similarity):
     def item_points(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
         return torch.cat([self.scaled(x), self.SHARE * x[:, -1:]], 1)
 
+    def item_rows(self, points: Float[Tensor, "n k"]) -> tuple[Float[Tensor, "n k"], Float[Tensor, " n"]]:
+        lengths = torch.linalg.vector_norm(points[:, :-1], dim=1).clamp_min(SHORTEST)
+        popularity = points[:, -1] / (self.SHARE * lengths)
+        return torch.cat([points[:, :-1], popularity.unsqueeze(1)], 1), lengths
+
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         cosines = self.scaled(left.embedding) @ self.scaled(right.embedding).T
         return cosines + self.SHARE * right.embedding[..., -1]
@@ -133,7 +153,7 @@ class Euclidean(Similarity):
     """
 
     lowest = -1.0
-    is_distance = True
+    is_distance, is_product = True, False
     linearised = ", with the product for the distance"
 
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
@@ -161,6 +181,8 @@ class Modulated(Similarity):
 
     g starts as a constant near m = 1, where the similarity is close to the unmodulated one.
     """
+
+    is_product = False
 
     START = 3.0
     """g's first value: σ(3) = 0.953, near 1 and yet with a slope to learn from."""
@@ -200,6 +222,11 @@ class Modulated(Similarity):
 
     def scaled(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
         return unit(x) if self.normalise else x
+
+    def item_rows(
+        self, points: Float[Tensor, "n d"]
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"] | None]:
+        return points, torch.linalg.vector_norm(points, dim=1) if self.normalise else None
 
     def all_pairs(self, left: Vectors, right: Vectors) -> Float[Tensor, "m n"]:
         numbers = left.embedding.numel() * len(right.embedding)

@@ -1,6 +1,7 @@
 """What a run answers on the command line: recommend, similar, score, explain, export."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,45 @@ def test_new_users_and_new_items(runs: dict[str, str], call: Call) -> None:
     assert "for a new user" in call("recommend", runs["free"], "--items", "100")
     found = rows_of(call("recommend", runs["free"], "--new-item", "u1", "u3", "--k", "2", "--json"))
     assert [row["user"] for row in found] == loaded.users_for_new_items([["u1", "u3"]], k=2)["user"].to_list()
+
+
+def test_unknown_users_and_fresh_items(runs: dict[str, str], call: Call) -> None:
+    users = ("recommend", runs["history"], "u1", "nobody", "--k", "2")
+    assert "user 'nobody' is not in the training data" in call(*users, fails=True)
+    assert "nobody" not in call(*users, "--unknown", "skip")
+    shown = call(*users, "--unknown", "popular")
+    assert "for user u1\n" in shown
+    assert "for user nobody: popular items, as there is no history\n" in shown
+    assert "source" not in shown
+    found = rows_of(call(*users, "--unknown", "popular", "--json"))
+    assert [row["source"] for row in found] == ["model"] * 2 + ["popular"] * 2
+    fresh = ("recommend", runs["history"], "u1", "--fresh", "100", "--fresh", "103", "--json")
+    expected = hdccf.load_run(runs["history"]).recommend(["u1"], fresh=[[100, 103]])
+    assert [row["item"] for row in rows_of(call(*fresh))] == expected["item"].to_list()
+    assert "choose one of ['error', 'skip', 'popular']" in call(*users, "--unknown", "x", fails=True)
+    assert "leave them out" in call(*fresh[:2], "--items", "100", "--fresh", "103", fails=True)
+
+
+def test_items_files_filter_and_lists_are_diverse(runs: dict[str, str], call: Call, tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    shutil.copytree(runs["free"], run)
+    parity = ["odd" if n % 2 else "even" for n in range(32)]
+    pl.DataFrame({"sku": range(100, 132), "parity": parity}).write_csv(tmp_path / "items.csv")
+    assert "give it some with" in call("recommend", run, "u1", "--where", "parity=odd", fails=True)
+    assert "pip install 'hdccf[features]'" in call("items", "--help")
+    assert "hdccf[onnx]" in call("export", "--help")
+    said = call("items", run, "items.csv")
+    assert "32 of 32 items have attributes, 2 are new" in said
+    odd = ("--where", "parity=odd", "--k", "32", "--include-seen", "--json")
+    found = rows_of(call("recommend", run, "u1", *odd))
+    assert sorted(int(str(row["item"])) for row in found) == list(range(101, 132, 2))
+    both = rows_of(call("recommend", run, "u1", *odd, "--where", "parity=even"))
+    assert len(both) == 32
+    assert "write it as category=books" in call("recommend", run, "u1", "--where", "parity", fails=True)
+    expected = hdccf.load_run(run).recommend(["u1"], k=4, diversity=0.7)["item"].to_list()
+    found = rows_of(call("recommend", run, "u1", "--k", "4", "--diversity", "0.7", "--json"))
+    assert [row["item"] for row in found] == expected
+    assert "leave them out" in call("recommend", run, "--new-item", "u1", "--diversity", "0.7", fails=True)
 
 
 def test_allowed_and_denied_items_come_from_files(runs: dict[str, str], call: Call, tmp_path: Path) -> None:
@@ -142,7 +182,7 @@ MISTAKES = {
     "no reasons": (["explain", "RUN", "u1", "--top", "0"], "top=0 gives no reason"),
     "unknown format": (
         ["export", "RUN", "--out", "x", "--format", "csv"],
-        "choose one of ['parquet', 'numpy']",
+        "choose one of ['parquet', 'numpy', 'onnx']",
     ),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 import hdccf
 from command_line import call, error_of
 from graphs import tastes
+from hdccf.data.event_log import Event, EventLog
 from hdccf.recommend.run_folder import RunFolder
 
 QUICK = ["--set", "epochs=1", "--set", "embedding_dim=4", "--set", "block_users=16"]
@@ -68,6 +70,31 @@ def test_a_run_starts_another_on_grown_data(
     assert len(found) == 25
     assert 900 not in found
     assert 900 in model.recommend(["u1"], k=100)["item"]
+
+
+def test_a_log_of_events_is_added_to_the_data_of_a_run(
+    grown: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    later = datetime(2030, 1, 1, tzinfo=UTC)
+    log.append(
+        Event(id=str(n), user="newcomer", item=item, time=later + timedelta(minutes=n))
+        for n, item in enumerate(["100", "102", "104", "900", "106"])
+    )
+    log.close()
+    append = ["--append", str(tmp_path / "events.jsonl"), "--out", str(tmp_path / "new")]
+    assert "give --init-from RUN for that run's events" in error_of(capsys, "train", *append)
+    assert call("train", *append, "--init-from", tmp_path / "old", *QUICK) == 0
+    facts = json.loads((tmp_path / "new" / "run.json").read_text())["data"]
+    assert (facts["init_from"]["users"], facts["init_from"]["new_users"]) == (40, 1)
+    assert facts["init_from"]["new_items"] == 1
+    model = hdccf.load_run(tmp_path / "new")
+    assert len(model.events) == len(tastes()) + 5
+    assert model.events.item_ids.dtype.is_integer()
+    assert model.recommend(["newcomer"], k=3)["item"].len() == 3
+    append[-1] = str(tmp_path / "other")
+    assert call("train", "--interactions", tmp_path / "events.csv", *append, *QUICK) == 0
+    assert hdccf.load_run(tmp_path / "other").events.fingerprint == model.events.fingerprint
 
 
 def test_what_a_run_cannot_start_is_one_line(
@@ -131,6 +158,25 @@ def test_a_source_that_cannot_be_read_leaves_no_folder(
     before = list(tmp_path.iterdir())
     assert name in error_of(capsys, "train", "--interactions", name, *out)
     assert list(tmp_path.iterdir()) == before
+
+
+def test_items_are_given_with_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tastes()
+    data.frame().drop("count").write_csv(tmp_path / "events.csv")
+    parity = ["odd" if n % 2 else "even" for n in range(33)]
+    pl.DataFrame({"id": range(100, 133), "parity": parity}).write_parquet(tmp_path / "items.parquet")
+    given = ["--interactions", str(tmp_path / "events.csv"), "--out", str(tmp_path / "run"), *QUICK]
+    missing = ["--item-features", str(tmp_path / "none.parquet")]
+    assert "none.parquet cannot be read" in error_of(capsys, "train", *given, *missing)
+    assert not (tmp_path / "run").exists()
+    assert call("train", *given, "--item-features", tmp_path / "items.parquet") == 0
+    assert "33 of 33 items have attributes, 3 are new" in capsys.readouterr().out
+    found = hdccf.load_run(tmp_path / "run").recommend(["u1"], k=5, where={"parity": "even"})
+    assert {item % 2 for item in found["item"]} == {0}
+    assert call("evaluate", tmp_path / "run", "--diversity") == 0
+    assert "similarity" in capsys.readouterr().out
+    assert (tmp_path / "run" / "diversity.png").exists()
+    assert "exclude each other" in error_of(capsys, "evaluate", tmp_path / "run", "--diversity", "--dial")
 
 
 # -- own events ----------------------------------------------------------------------------------------------

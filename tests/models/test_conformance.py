@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -241,3 +242,20 @@ def test_it_fits_heavy_pairs_more_closely_or_refuses_weights_in_one_line(name: s
         return float((own[heavy].mean() - own[~heavy].mean()) / scores.std())
 
     assert margin(weighted) > margin(plain) + 0.1
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_items_without_interactions_are_scored_by_features_or_left_to_filters(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pl.DataFrame({"id": range(100, 132), "parity": [n % 2 for n in range(32)]})
+    fitted = fit(small_split(), settings_of(name))
+    found, said = fitted.with_features(table), capsys.readouterr().err
+    if "cannot represent an item by its features; those that can are" in said:
+        assert found.n_items == 30
+    else:
+        assert found.n_items == 32
+        assert bool(torch.isfinite(found.scorer().score_block(torch.arange(40))).all())
+    assert set(found.recommend(["u1"], k=40, include_seen=True, where={"parity": 1})["item"]) == set(
+        range(101, 100 + found.n_items, 2)
+    )

@@ -26,3 +26,16 @@ def titled_split(seed: int = 0) -> Split:
     return hdccf.leave_one_out(
         Interactions(data.users, data.items, data.times, data.counts, users, items, titles)
     )
+
+
+def attributes() -> pl.DataFrame:
+    """Items 0 to 34, of which the last five have no interactions."""
+    numbers = range(35)
+    return pl.DataFrame(
+        {
+            "id": list(numbers),
+            "title": [f"Item {n}" for n in numbers],
+            "parity": ["odd" if n % 2 else "even" for n in numbers],
+            "price": [float(n) for n in numbers],
+        }
+    )

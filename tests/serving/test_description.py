@@ -1,5 +1,6 @@
 """The description at /openapi.json is true: generated requests, good and bad, get what it promises."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from schemathesis import GenerationMode
 from schemathesis import checks as general
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi import checks
-from small_service import KEY, Serving
+from small_service import KEY, Serving, attributes
 
+import hdccf
 from hdccf.serving.app import create_app
 from hdccf.serving.settings import ServeSettings
 
@@ -22,7 +24,11 @@ pytest_plugins = ["service_fixtures"]
 def described(run: Path, tmp_path_factory: pytest.TempPathFactory) -> BaseSchema:
     file = tmp_path_factory.mktemp("key") / "key"
     file.write_text(KEY)
-    app = create_app(run, ServeSettings(api_key_file=file, allowed_hosts=("testserver",)))
+    copy = file.with_name("run")
+    shutil.copytree(run, copy)
+    hdccf.load_run(copy).with_features(attributes())
+    own = ServeSettings(events=file.with_name("events"), items=file.with_name("items"), api_key_file=file)
+    app = create_app(copy, own.changed(allowed_hosts=("testserver",)))
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
@@ -31,6 +37,8 @@ OPERATIONS = [
     "POST /v1/similar",
     "POST /v1/score",
     "POST /v1/explain",
+    "POST /v1/events",
+    "POST /v1/items",
     "GET /v1/items",
     "GET /v1/users",
     "GET /v1/model",
@@ -84,8 +92,10 @@ def test_generated_requests_get_what_is_described(
     requests_are_answered()
 
 
-def test_examples_work_here(serving: Serving) -> None:
-    client = serving()
+def test_examples_work_here(serving: Serving, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    hdccf.load_run(tmp_path / "run").with_features(attributes())
+    client = serving(tmp_path / "run", events=tmp_path / "events.jsonl", items=tmp_path / "items.jsonl")
     described = client.get("/openapi.json").json()
     tried = 0
     for path, operations in described["paths"].items():
@@ -99,7 +109,7 @@ def test_examples_work_here(serving: Serving) -> None:
                 answered = client.request(method, path, json=example["value"])
                 assert answered.status_code == 200, answered.text
                 tried += 1
-    assert tried == 8
+    assert tried == 11
     assert "HTTPValidationError" not in described["components"]["schemas"]
 
 

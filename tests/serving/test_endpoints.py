@@ -49,7 +49,7 @@ def test_limits_of_a_list_reach_the_model(client: TestClient, known: Recommender
 def test_who_has_nothing_left_gets_an_empty_list(client: TestClient, known: Recommender) -> None:
     seen = known.events.by_user.of(5).tolist()
     found = post(client, "/v1/recommend", users=[5, 6], allow=seen)
-    assert found["lists"][0] == {"user": 5, "items": []}
+    assert found["lists"][0] == {"user": 5, "items": [], "source": "model"}
 
 
 def test_a_new_user_comes_with_items(client: TestClient, known: Recommender) -> None:

@@ -129,7 +129,7 @@ def test_an_unknown_user_gets_the_servers_words(browser: "Browser", address: str
 
 def test_a_profile_changes_the_recommendations_at_once(page: "Page", address: str) -> None:
     page.goto(f"{address}#/profile")
-    page.get_by_text("Nothing is picked yet.").wait_for()
+    page.get_by_text("Popular items: there is no history to go by.").wait_for()
     search = page.get_by_role("combobox", name="Search an item by title, and add it")
     starters = page.get_by_role("region", name="Your profile", exact=True).get_by_role("button")
     starters.first.click()

@@ -35,7 +35,8 @@ def problem(answered: Response, status: int) -> Any:
 @pytest.mark.parametrize(
     ("path", "body", "kind", "ids"),
     [
-        ("/v1/recommend", {"users": [1, "nobody", 99]}, "user", ["nobody", "99"]),
+        ("/v1/recommend", {"users": ["nobody", 99]}, "user", ["nobody", "99"]),
+        ("/v1/recommend", {"users": [1], "items": [99]}, "item", ["99"]),
         ("/v1/similar", {"items": [2.0, 30.0]}, "item", ["30"]),
         ("/v1/recommend", {"items": ["é\ud83c\udf89"]}, "item", ["é🎉"]),
         ("/v1/similar", {"items": [30]}, "item", ["30"]),
@@ -60,9 +61,25 @@ def test_unknown_ids_are_named(client: TestClient, path: str, body: Any, kind: s
 @pytest.mark.parametrize(
     ("path", "body", "pointer", "said"),
     [
-        ("/v1/recommend", {}, "", "give either users or items"),
-        ("/v1/recommend", [], "", "give either users or items"),
-        ("/v1/recommend", {"users": [1], "items": [2]}, "", "give either users or items"),
+        ("/v1/recommend", {}, "", "give users or items, or both"),
+        ("/v1/recommend", [], "", "give users or items, or both"),
+        ("/v1/recommend", {"users": [1, 2], "items": [2]}, "", "the fresh items of one user; give one"),
+        ("/v1/recommend", {"users": [1], "unknown": "guess"}, "/unknown", "'error', 'skip' or 'popular'"),
+        ("/v1/events", {"events": [{"id": 1, "user": 1}]}, "/events/0/item", "required"),
+        ("/v1/events", {"events": []}, "/events", "at least 1"),
+        (
+            "/v1/events",
+            {"events": [{"id": 1, "user": 1, "item": 2, "time": "0001-01-01T00:00:00+14:00"}]},
+            "/events/0/time",
+            "between the years",
+        ),
+        ("/v1/events", {"events": [{"id": 1, "user": 1, "item": 2}] * 1001}, "/events", "at most 1000"),
+        (
+            "/v1/events",
+            {"events": [{"id": 1, "user": 1, "item": 2, "time": "noon"}]},
+            "/events/0/time",
+            "date",
+        ),
         ("/v1/recommend", {"users": []}, "/users", "at least 1"),
         ("/v1/recommend", {"users": 1}, "/users", "list"),
         ("/v1/recommend", {"users": [1] * 257}, "/users", "at most 256"),
@@ -80,7 +97,7 @@ def test_unknown_ids_are_named(client: TestClient, path: str, body: Any, kind: s
         ("/v1/similar", {"k": 3}, "", "give either items or users"),
         ("/v1/score", {"pairs": [{"user": 1}]}, "/pairs/0/item", "required"),
         ("/v1/explain", {"user": 1, "top": 0}, "/top", "greater than or equal to 1"),
-        ("/v1/explain", {"users": [1]}, "", "give either user or had"),
+        ("/v1/explain", {"users": [1]}, "", "give user or had, or both"),
     ],
 )
 def test_what_does_not_fit_is_pointed_at(

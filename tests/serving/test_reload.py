@@ -166,10 +166,10 @@ def test_weights_that_are_replaced_while_they_are_read_are_read_again(
 ) -> None:
     calls = 0
 
-    def replaced_meanwhile(path: Path, **options: int | None) -> object:
+    def replaced_meanwhile(path: Path, index_above: int | None = None) -> object:
         nonlocal calls
         calls += 1
-        loaded = load_run(path, **options)
+        loaded = load_run(path, index_above=index_above)
         if calls == 1:
             give_weights(other_run, copy)
         return loaded

@@ -10,7 +10,7 @@ import typer
 
 from hdccf import __version__
 from hdccf.cli import data
-from hdccf.cli.answering import explain, export, report, score, serve, similar
+from hdccf.cli.answering import explain, export, items, report, score, serve, similar
 from hdccf.cli.evaluate import compare, evaluate
 from hdccf.cli.experiments import reproduce, tune, verify
 from hdccf.cli.recommend import models, recommend
@@ -26,6 +26,7 @@ _EPILOGS: dict[Callable[..., None], str | None] = {
     score: "Examples: hdccf score RUN 196 242  ·  hdccf score RUN --pairs pairs.csv",
     explain: "Examples: hdccf explain RUN 196  ·  hdccf explain RUN 196 242 302",
     export: "Example: hdccf export RUN --out vectors",
+    items: "Examples: hdccf items RUN items.parquet  ·  then: hdccf recommend RUN 196 --where category=books",
     serve: "Examples: hdccf serve RUN  ·  hdccf serve RUN --port 9000 --watch",
     report: "Example: hdccf report RUN --out report.html",
     models: "Example: hdccf models hdccf",

@@ -117,7 +117,12 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
     file_format: Annotated[
-        str, typer.Option("--format", metavar="parquet|numpy", help="Parquet, or NumPy's .npy.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="parquet|numpy|onnx",
+            help="Vectors as Parquet or NumPy's .npy, or an ONNX graph from users to scores (hdccf\\[onnx]).",
+        ),
     ] = "parquet",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
@@ -125,6 +130,36 @@ def export(
     load(run).export(out, file_format=file_format, overwrite=overwrite)
     names = ", ".join(sorted(file.name for file in out.iterdir()))
     typer.echo(f"{out}: {names}")
+
+
+def items(
+    run: Run,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Parquet, CSV, TSV or JSON Lines: a row for each item."),
+    ],
+    item: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="The item's id; otherwise guessed.")
+    ] = None,
+) -> None:
+    """Give a run a file of items: attributes for --where, and vectors of items without interactions.
+
+    Numbers, categories, lists, texts and ready vectors are told apart by their types. An item without
+    interactions is represented by what the model has learnt about items with such features. Text, categories
+    and lists need the extra features (pip install 'hdccf\\[features]'). hdccf train --item-features does this
+    after a training.
+    """
+    from hdccf.recommend.recommender import load_run
+
+    given_items(load_run(run, items=False), file, item)
+
+
+def given_items(trained: "Recommender", file: Path, item: str | None = None) -> None:
+    """Gives a trained model a file of items, and prints what came of it."""
+    found = trained.with_features(file, item=item)
+    known = int(found.attributes["given"].count())
+    cold = found.n_items - trained.n_items
+    typer.echo(f"{trained.path}: {known:,} of {found.n_items:,} items have attributes, {cold:,} are new")
 
 
 def report(
@@ -143,7 +178,7 @@ def report(
     from hdccf.report import write_report
 
     target = out or run / "report.html"
-    write_report(load(run), target, overwrite=overwrite, progress=True)
+    write_report(load(run, items=False), target, overwrite=overwrite, progress=True)
     typer.echo(str(target))
 
 
@@ -155,6 +190,8 @@ _FLAGS = {
     "allowed_hosts": Flag("--allow-host", metavar="NAME", panel=_ACCESS),
     "cors_origins": Flag("--cors-origin", metavar="ORIGIN", panel=_ACCESS),
     "watch": Flag("--watch"),
+    "events": Flag(metavar="FILE"),
+    "items": Flag(metavar="FILE"),
 }
 
 
@@ -187,22 +224,22 @@ def serve(
     listen(run, ServeSettings(**{**(read_toml(config) if config else {}), **given}))
 
 
-def load(run: Path, index_above: int | None = None) -> "Recommender":
-    """The trained model of a run."""
+def load(run: Path, index_above: int | None = None, *, items: bool = True) -> "Recommender":
+    """The trained model of a run, for evaluation without the items that it was not trained on."""
     from hdccf.recommend.recommender import load_run
 
-    return load_run(run, index_above=index_above)
+    return load_run(run, index_above=index_above, items=items)
 
 
 def print_lists(found: "pl.DataFrame", as_json: bool, title: str, by: str = "") -> None:
     """A table for each value of the column `by`, which the title names at {}; or all rows as JSON."""
     if as_json:
         typer.echo(found.write_ndjson(), nl=False)
-    elif not by:
-        print_table(found, title)
-    else:
-        for (own,), rows in found.group_by(by, maintain_order=True):
-            print_table(rows.drop(by), title.format(own))
+        return
+    for (own,), rows in found.group_by(by, maintain_order=True) if by else [((None,), found)]:
+        popular = "source" in rows.columns and rows["source"][0] == "popular"
+        marked = ": popular items, as there is no history" if popular else ""
+        print_table(rows.drop(by, "source", strict=False), title.format(own) + marked)
 
 
 def print_table(rows: "pl.DataFrame", title: str) -> None:

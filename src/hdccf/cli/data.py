@@ -190,8 +190,19 @@ def open_source(source: str, read: ReadOptions, cache: CacheOptions) -> "Interac
     return read_files(source, **given)
 
 
-def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: CacheOptions) -> "Split":
-    """The split that training and its evaluation go by."""
+def open_split(
+    options: SplitOptions,
+    seed: int,
+    read: ReadOptions,
+    cache: CacheOptions,
+    *,
+    base: "Interactions | None" = None,
+    append: Path | None = None,
+) -> "Split":
+    """The split that training and its evaluation go by.
+
+    `base` are interactions in place of those that the options name; `append` is a log of more events.
+    """
     from hdccf.data import datasets
     from hdccf.data.split import (
         global_time_split,
@@ -201,11 +212,11 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
         random_split,
     )
 
-    source = options.source
+    source = options.source if base is None else ""
     published = source in datasets.DATASETS and datasets.DATASETS[source].parts is not None
     files = [options.interactions, options.validation, options.test]
     own = files[1:] != [None, None]
-    method = options.split or ("predefined" if published or own else "leave-one-out")
+    method = options.split or ("predefined" if (published and append is None) or own else "leave-one-out")
     if method not in SPLITS:
         raise ConfigError(f"--split {method!r} is unknown; choose one of {', '.join(SPLITS)}")
     if own and (method != "predefined" or options.interactions is None or options.core or read.query):
@@ -224,7 +235,12 @@ def open_split(options: SplitOptions, seed: int, read: ReadOptions, cache: Cache
                 f"{', '.join(SPLITS[:-1])}"
             )
         return datasets.load_split(source, source_folder=cache.folder, fresh=cache.fresh, progress=True)
-    data = core_of(open_source(source, read, cache), options.k_core)
+    data = open_source(source, read, cache) if base is None else base
+    if append is not None:
+        from hdccf.data.event_log import append_events
+
+        data = append_events(data, append)
+    data = core_of(data, options.k_core)
     if method == "leave-one-out":
         return leave_one_out(data)
     if method == "global-time":

@@ -15,7 +15,7 @@ from hdccf.errors import EvaluationError, needs_ray
 if TYPE_CHECKING:
     from hdccf.evaluation.compare import Comparison
     from hdccf.evaluation.evaluation import Evaluation, Rank
-    from hdccf.recommend.dial import Dial
+    from hdccf.recommend.dial import Curve
 
 _DEFAULTS = EvaluationOptions()
 PROTOCOLS_OF = {**{name: (name,) for name in _DEFAULTS.protocols}, "both": _DEFAULTS.protocols}
@@ -71,6 +71,14 @@ def evaluate(
             "picture in the run's directory.",
         ),
     ] = False,
+    diversity: Annotated[
+        bool,
+        typer.Option(
+            "--diversity",
+            help="The curve of accuracy against the similarity within lists (recommend --diversity), "
+            "as a table, and as a picture in the run's directory.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     as_markdown: AsMarkdown = False,
 ) -> None:
@@ -79,10 +87,12 @@ def evaluate(
     from hdccf.evaluation.compare import evaluate_run
 
     _refuse_both(as_json, as_markdown)
-    if dial or popularity is not None:
-        if cluster is not None or (dial and popularity is not None):
-            raise EvaluationError("--dial, --popularity and --workers exclude each other; choose one")
-        _show(_dialled(run, options, popularity), as_json, as_markdown)
+    if dial or diversity or popularity is not None:
+        if (cluster is not None) + dial + diversity + (popularity is not None) > 1:
+            raise EvaluationError(
+                "--dial, --diversity, --popularity and --workers exclude each other; choose one"
+            )
+        _show(_dialled(run, options, popularity, diversity), as_json, as_markdown)
         return
     ranking: AbstractContextManager[Rank | None] = nullcontext()
     if cluster is not None:
@@ -91,7 +101,7 @@ def evaluate(
         from hdccf.recommend.run_folder import RunFolder
 
         ranking = ranked_together(RunFolder.open(run), cluster, options.memory)
-    loaded = load(run)
+    loaded = load(run, items=False)
     if loaded.refit is not None:
         note("this is the model before the refit, which has not seen the held-out items")
     with ranking as rank:
@@ -136,7 +146,7 @@ def compare(
         return
     if len(runs) < 2:
         raise EvaluationError(f"{len(runs)} run cannot be compared; give two run directories or more")
-    systems = grouped([load(run) for run in runs])
+    systems = grouped([load(run, items=False) for run in runs])
     evaluations: dict[str, list[Evaluation]] = {label: [] for label in systems}
     todo = [(label, run) for label, members in systems.items() for run in members]
     for label, run in track(todo, "evaluating runs", len(todo)):
@@ -144,19 +154,21 @@ def compare(
     _show(compare_systems(evaluations, names), as_json, as_markdown)
 
 
-def _dialled(run: Path, options: EvaluationOptions, popularity: float | None) -> "Evaluation | Dial":
-    """A run at another setting of the dial, or the whole curve with its picture."""
+def _dialled(
+    run: Path, options: EvaluationOptions, popularity: float | None, diversity: bool
+) -> "Evaluation | Curve":
+    """A run at another setting of the dial, or a whole curve with its picture."""
     from hdccf.console import note
     from hdccf.evaluation.evaluation import evaluate as evaluate_scorer
     from hdccf.files import atomic_file
-    from hdccf.recommend.dial import popularity_curve
+    from hdccf.recommend.dial import diversity_curve, popularity_curve
 
-    loaded = load(run)
+    loaded = load(run, items=False)
     if popularity is not None:
         scorer = loaded.scorer("train", popularity)
         return evaluate_scorer(scorer, loaded.split, progress=True, **options.model_dump())
-    curve = popularity_curve(loaded, options, progress=True)
-    picture = loaded.path / "dial.png"
+    curve: Curve = (diversity_curve if diversity else popularity_curve)(loaded, options, progress=True)
+    picture = loaded.path / ("diversity.png" if diversity else "dial.png")
     try:
         with atomic_file(picture) as temporary:
             curve.plot(temporary)
@@ -167,7 +179,7 @@ def _dialled(run: Path, options: EvaluationOptions, popularity: float | None) ->
     return curve
 
 
-def _show(found: "Evaluation | Comparison | Dial", as_json: bool, as_markdown: bool) -> None:
+def _show(found: "Evaluation | Comparison | Curve", as_json: bool, as_markdown: bool) -> None:
     if as_json:
         typer.echo(found.to_json())
     elif as_markdown:

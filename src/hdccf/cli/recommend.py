@@ -28,6 +28,10 @@ class UserOptions(Options):
     """The ids are users: which other users would like a new item that they took?"""
     all_users: Annotated[bool, Flag("--all")] = False
     """For all users, into the file --out."""
+    fresh: Annotated[tuple[str, ...], Flag(metavar="ITEM")] = ()
+    """An item since the training, added to the history of the user; repeat for more, the last the latest."""
+    unknown: Annotated[str, Flag(metavar="error|skip|popular")] = "error"
+    """Users that are not in the data: refuse the request, leave them out, or give them popular items."""
     history: Annotated[str, Flag(metavar="all|train")] = "all"
     """What known users are made of where the model goes by histories: all of their events, or the training
     part, as evaluation does."""
@@ -45,6 +49,12 @@ class CandidateOptions(Options):
     popularity: Annotated[float | None, Flag(metavar="γ"), Field(ge=-MAX_DIAL, le=MAX_DIAL)] = None
     """The popularity dial, instead of what validation chose: -0.5 is more of what is popular, 0.5 less, 1
     only what is particular to the user. See hdccf evaluate RUN --dial."""
+    where: Annotated[tuple[str, ...], Flag(metavar="NAME=VALUE")] = ()
+    """Only items with this attribute of the items file, as category=books; repeat for more. Of one name any
+    of the values will do, of several names all must fit."""
+    diversity: Annotated[float, Flag(metavar="D"), Field(ge=0, le=1)] = 0.0
+    """From 0, the best items, to 1, items as different from each other as possible. See hdccf evaluate RUN
+    --diversity."""
     index_above: Annotated[int | None, Flag(metavar="N"), Field(ge=0)] = None
     """With more items than N let an approximate index propose them; needs pip install
     'hdccf[index]'."""
@@ -79,6 +89,8 @@ def recommend(
     if cluster is not None:
         if not users.all_users or candidates.index_above is not None:
             raise ConfigError("--workers and --ray-address go with --all, and without --index-above")
+        if candidates.where:
+            raise ConfigError("--where does not go with --workers; give the items as a file with --allow")
         needs_ray("--workers")
     loaded = load(run, candidates.index_above)
     limits: dict[str, Any] = {
@@ -86,7 +98,9 @@ def recommend(
         "include_seen": candidates.include_seen,
         "allow": _ids_in(candidates.allow, loaded),
         "deny": _ids_in(candidates.deny, loaded),
+        "where": _attributes(candidates.where),
         "popularity": candidates.popularity,
+        "diversity": candidates.diversity,
     }
     if file.out is not None:
         wanted = {"history": users.history, **limits}
@@ -106,7 +120,9 @@ def recommend(
     elif users.new_item:
         found = loaded.users_for_new_items([ids], k=k, include_seen=candidates.include_seen).drop("list")
     else:
-        found, by, title = loaded.recommend(ids, history=users.history, **limits), "user", "for user {}"
+        fresh = [list(users.fresh)] * len(ids) if users.fresh else None
+        how = {"fresh": fresh, "unknown": users.unknown, "history": users.history}
+        found, by, title = loaded.recommend(ids, **how, **limits), "user", "for user {}"
     if found.is_empty() and not as_json:
         typer.echo("nothing is left to recommend")
     else:
@@ -124,10 +140,24 @@ def _refuse_contradictions(
         raise ConfigError(f"--all is for all users; leave out {' '.join(ids[:3])}")
     if not users.all_users and not ids:
         raise ConfigError("no users given; pass ids, --items with item ids, or --all --out recs.parquet")
-    if users.new_item and (candidates.allow or candidates.deny or candidates.popularity is not None):
+    if (users.fresh or users.unknown != "error") and (users.items or users.new_item or users.all_users):
+        raise ConfigError("--fresh and --unknown are about users given by their ids; leave them out")
+    if users.new_item and candidates.model_fields_set - {"include_seen", "index_above"}:
         raise ConfigError(
-            "--allow, --deny and --popularity are about items, and --new-item lists users; leave them out"
+            "--allow, --deny, --where, --popularity and --diversity are about items, and --new-item lists "
+            "users; leave them out"
         )
+
+
+def _attributes(given: tuple[str, ...]) -> dict[str, list[str]]:
+    """category=books and category=games as one name with two values."""
+    found: dict[str, list[str]] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--where {each!r} names no value; write it as category=books")
+        found.setdefault(name.strip(), []).append(value.strip())
+    return found
 
 
 def _ids_in(file: Path | None, loaded: "Recommender") -> list[str] | None:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hdccf.cli.answering import given_items
 from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, was_given, with_options
 from hdccf.config import Cluster, FitOptions, Options, Settings, TrainingSettings
 from hdccf.errors import ConfigError, needs_ray
 
 if TYPE_CHECKING:
+    from hdccf.data.interactions import Interactions
     from hdccf.data.split import Split
 
 _RUN = "The run"
@@ -67,6 +69,12 @@ class RunOptions(Options):
     init_from: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Start from this run's vectors, on data that has grown; users and items are matched by their own ids,
     and new ones start fresh."""
+    append: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """Add the events of this log (hdccf serve --events) to the data; without --interactions and --dataset to
+    the events of the run of --init-from."""
+    item_features: Annotated[Path | None, Flag(metavar="FILE")] = None
+    """A file of items (Parquet, CSV, TSV, JSON Lines): attributes for recommend --where, and vectors of items
+    without interactions; needs hdccf[features] for text, categories and lists."""
     resume: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Go on with a run that was stopped; takes no other options."""
 
@@ -101,11 +109,14 @@ def train(
         _resume(run.resume, context)
         return
     from hdccf.console import note
+    from hdccf.recommend.features import read_items
     from hdccf.recommend.run_folder import free_folder
 
     if source is not None:
         data = data.with_source(source)
-    settings = model.settings(own_events=data.interactions is not None)
+    base = _events_of(run, data)
+    source = data.source if base is None else str(run.append)
+    settings = model.settings(own_events=data.dataset is None)
     if cluster is not None:
         needs_ray("--workers")
         from hdccf.distributed.driver import check
@@ -117,7 +128,9 @@ def train(
         from hdccf.training.loop import device_named
 
         device_named(options.device)
-    split = open_split(data, model.seed, read, cache)
+    if run.item_features is not None:
+        read_items(run.item_features)  # what cannot be read is refused before the training
+    split = open_split(data, model.seed, read, cache, base=base, append=run.append)
     candidates = {model.model: settings}
     if model.automatic and cluster is None:
         candidates = _candidates(settings.model_dump(exclude_unset=True), split, run.init_from)
@@ -134,15 +147,17 @@ def train(
             "--set epochs=N is another number"
         )
     if options.refit is None:
-        own = data.interactions is not None and split.method != "none"
+        own = (data.interactions is not None or base is not None) and split.method != "none"
         options = options.changed(refit=own and cluster is None)
         if own and cluster is not None:
             note("with --workers there is no refit: held-out events are not learnt from")
     for remark in (repr(split), *split.remarks(), decided):
         if remark:
             note(remark)
-    name = f"{data.name}-{model.preset or model.model}-seed{model.seed}"
-    about = {"source": data.source, "core": data.k_core, "split": split.method}
+    name = (
+        f"{data.name if base is None else Path(source).stem}-{model.preset or model.model}-seed{model.seed}"
+    )
+    about = {"source": source, "core": data.k_core, "split": split.method}
     common: dict[str, Any] = {
         "seed": model.seed,
         "out": run.out or free_folder(Path("runs"), name),
@@ -159,7 +174,22 @@ def train(
         from hdccf.distributed.driver import fit as fit_together
 
         fitted = fit_together(split, settings, **common)
+    if run.item_features is not None:
+        given_items(fitted, run.item_features)
     _print_result(fitted.path)
+
+
+def _events_of(run: RunOptions, data: SplitOptions) -> "Interactions | None":
+    """The events of the run to start from, where a log is added to them; None where the options name data."""
+    if run.append is None or data.dataset is not None or data.interactions is not None:
+        return None
+    if run.init_from is None:
+        raise ConfigError(
+            "--append FILE adds events to data; give --init-from RUN for that run's events, or --interactions"
+        )
+    from hdccf.recommend.run_folder import RunFolder
+
+    return RunFolder.open(run.init_from).split().joined()
 
 
 def _candidates(fixed: dict[str, Any], split: "Split", init_from: Path | None) -> dict[str, Settings]:

@@ -153,6 +153,11 @@ def _guess(opened: OpenTable, role: str, taken: set[str]) -> str | None:
     return None
 
 
+def guess_column(opened: OpenTable, role: str) -> str | None:
+    """The column whose name is usual for a role; None where there is none."""
+    return _guess(opened, role, set())
+
+
 def _plain(name: str) -> str:
     """`userId`, `user_id`, `User ID` and RecBole's `user_id:token` are one name."""
     return re.sub(r"[^a-z0-9]", "", name.split(":")[0].lower())

@@ -100,7 +100,7 @@ class ALSModel(Model):
     def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
         settings = self.settings if of_users else self.settings.changed(recency_half_life=None)
         weights = settings.alpha * torch.from_numpy(weighted_histories(events, settings).data)
-        scorer = self._vector_scorer(known)
+        scorer = self.vector_scorer(known)
         return least_squares(events, weights, scorer.items if of_users else scorer.users, l2=settings.l2)
 
 

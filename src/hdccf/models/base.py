@@ -34,6 +34,7 @@ Candidates = Int64[Tensor, "b c"]
 Scores = Float[Tensor, "b c"]
 
 FOLD_IN_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
+FEATURED = "hdccf, bpr, ssm and pmf"
 FOLD_IN_USERS = f"ease, most-popular, {FOLD_IN_ITEMS}"
 
 
@@ -136,7 +137,7 @@ class Model(nn.Module):
         Their items are the model's, each history in order of time, the last the latest.
         """
         vectors = self.solve_vectors(events, of_users=True)
-        known = self._vector_scorer()
+        known = self.vector_scorer()
         return VectorScorer(known.similarity, vectors, known.items)
 
     def items_from(self, takers: Interactions, known: Scorer) -> Scorer:
@@ -145,7 +146,7 @@ class Model(nn.Module):
         `known` scores the known users. The loss is the trained one with users and items exchanged.
         """
         vectors = self.solve_vectors(takers, of_users=False, known=known)
-        scorer = self._vector_scorer(known)
+        scorer = self.vector_scorer(known)
         return Transposed(VectorScorer(scorer.similarity, scorer.users, vectors))
 
     def known_users(self, train: Interactions, events: Interactions) -> Scorer:
@@ -161,7 +162,7 @@ class Model(nn.Module):
         if not len(cold) or not self.has_free_vectors:
             return known
         solved = self.solve_vectors(events.subset(np.isin(events.users, cold)), of_users=True)
-        return self._vector_scorer(known).with_users(torch.from_numpy(cold), solved)
+        return self.vector_scorer(known).with_users(torch.from_numpy(cold), solved)
 
     def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
         """Free vectors of the rows of `events`, whose columns are the nodes of the other side."""
@@ -169,11 +170,17 @@ class Model(nn.Module):
             raise self.refusal("take a new user's list of items", FOLD_IN_USERS)
         raise self.refusal("take a new item's list of users", FOLD_IN_ITEMS)
 
-    def _vector_scorer(self, known: Scorer | None = None) -> "VectorScorer":
+    def vector_scorer(self, known: Scorer | None = None) -> "VectorScorer":
+        """The scores of the training users, or the known ones, where they are a similarity of vectors."""
         scorer = self.scorer() if known is None else known
         if not isinstance(scorer, VectorScorer):
             raise self.refusal("compare vectors", FOLD_IN_ITEMS)
         return scorer
+
+    @property
+    def item_tables(self) -> tuple[str, ...]:
+        """Names of the weights with a row for each item; the first has the vectors that are compared."""
+        raise self.refusal("represent an item by its features", FEATURED)
 
     def relation(self, kind: Kind) -> Similarity | None:
         """The learnt similarity between two items or two users; None where there is none."""

@@ -120,6 +120,8 @@ class Calibration:
     filter_weight: float = 0.0
     """w; 0 leaves the filter out."""
     item_filter: ItemFilter | None = None
+    item_scale: Float[Tensor, " items"] | None = None
+    """What the model's own scores are multiplied by: below 1 for an item whose vector is a mean of others."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How they were chosen."""
 
@@ -146,15 +148,48 @@ class Calibration:
         """With another γ; the same where None."""
         return self if popularity is None else replace(self, popularity=popularity)
 
+    def with_estimates(
+        self,
+        items: Int64[Tensor, " m"],
+        log_frequency: Float[Tensor, " m"],
+        scale: Float[Tensor, " m"] | None,
+        neighbours: Int64[Tensor, "m k"],
+        n_items: int,
+    ) -> "Calibration":
+        """For a catalogue of `n_items`, with the estimates of some of its items.
+
+        In the filter they are the mean of their neighbours.
+        """
+        grown = n_items - len(self.log_frequency)
+        shift, scales = torch.nn.functional.pad(self.log_frequency, (0, grown)), torch.ones(n_items)
+        if self.item_scale is not None:
+            scales[: len(self.item_scale)] = self.item_scale
+        shift[items] = log_frequency
+        if scale is not None:
+            scales[items] = scale
+        item_filter = self.item_filter
+        if item_filter is not None:
+            known = np.setdiff1d(np.arange(n_items), items.numpy())
+            count = neighbours.shape[1]
+            rows = np.concatenate([known, items.numpy().repeat(count)])
+            columns = np.concatenate([known, neighbours.numpy().ravel()])
+            values = np.concatenate([np.ones(len(known)), np.full(neighbours.numel(), 1 / max(count, 1))])
+            shape = (n_items, n_items - grown)
+            mean = sparse.csr_array((values.astype(np.float32), (rows, columns)), shape=shape)
+            item_filter = replace(item_filter, weights=sparse.csr_array(mean @ item_filter.weights @ mean.T))
+        scaled = None if scale is None and self.item_scale is None else scales
+        return replace(self, log_frequency=shift, item_filter=item_filter, item_scale=scaled)
+
     def apply(self, scorer: Scorer, events: Interactions) -> Scorer:
         """The calibrated scores of users whose histories are the rows of `events`."""
         weighted = self.item_filter is not None and self.filter_weight
-        if not weighted and not self.popularity:
+        if not weighted and not self.popularity and self.item_scale is None:
             return scorer
         filtered = None
         if self.item_filter is not None and self.filter_weight:
             filtered = FilterScores(self.item_filter, events, self.filter_weight * self.deviation)
-        return CalibratedScorer(scorer, self.log_frequency, -self.popularity * self.popularity_unit, filtered)
+        coefficient = -self.popularity * self.popularity_unit
+        return CalibratedScorer(scorer, self.log_frequency, coefficient, filtered, self.item_scale)
 
     def describe(self) -> str:
         """One line, such as "popularity −0.50, item–item filter 0.20, chosen on validation"."""
@@ -249,14 +284,18 @@ class CalibratedScorer:
         log_frequency: Float[Tensor, " items"],
         coefficient: float,
         filtered: FilterScores | None = None,
+        scale: Float[Tensor, " items"] | None = None,
     ) -> None:
-        self.inner, self.coefficient, self.filtered = inner, coefficient, filtered
+        self.inner, self.coefficient, self.filtered, self.scale = inner, coefficient, filtered, scale
         self.shift = coefficient * log_frequency
         self.n_users, self.n_items = inner.n_users, inner.n_items
 
     def score_block(self, users: Users, items: Columns | None = None) -> Scores:
         shift = self.shift if items is None else self.shift[items]
-        scores = self.inner.score_block(users, items) + shift
+        scores = self.inner.score_block(users, items)
+        if self.scale is not None:
+            scores = scores * (self.scale if items is None else self.scale[items])
+        scores = scores + shift
         if self.filtered is None:
             return scores
         parts = [torch.from_numpy(self.filtered.dense(some)) for some in self._split(users)]
@@ -264,7 +303,10 @@ class CalibratedScorer:
         return scores + added
 
     def score_rows(self, users: Users, items: Candidates) -> Scores:
-        scores = self.inner.score_rows(users, items) + self.shift[items]
+        scores = self.inner.score_rows(users, items)
+        if self.scale is not None:
+            scores = scores * self.scale[items]
+        scores = scores + self.shift[items]
         if self.filtered is None:
             return scores
         parts = [

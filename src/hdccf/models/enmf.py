@@ -114,7 +114,7 @@ class ENMFModel(Model):
 
     def solve_vectors(self, events: Interactions, *, of_users: bool, known: Scorer | None = None) -> Vectors:
         """An observed pair has weight c and any other w: the same as c / w and 1. Dropout is a ridge."""
-        s, scorer = self.settings, self._vector_scorer(known)
+        s, scorer = self.settings, self.vector_scorer(known)
         weights = weights_of(s, events) if of_users else torch.ones(len(events))
         opposite = scorer.items if of_users else scorer.users
         ridge = (1 - s.keep_probability) / s.keep_probability

@@ -166,6 +166,7 @@ class Factors(nn.Module):
     """A vector a user and a vector an item; a pair's score is their dot product or cosine."""
 
     has_free_vectors = True
+    item_tables: tuple[str, ...] = ("items.embedding",)
 
     def __init__(
         self,
@@ -230,6 +231,7 @@ class BiasedFactors(nn.Module):
     """
 
     has_free_vectors = False
+    item_tables: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -112,6 +112,7 @@ class SmoothedFactors(nn.Module):
     """A vector a user and a vector an item, smoothed; a pair's score is their dot product."""
 
     has_free_vectors = True
+    item_tables: tuple[str, ...] = ()
 
     def __init__(
         self, graph: Graph, dim: int, *, layers: int, std: float, generator: torch.Generator

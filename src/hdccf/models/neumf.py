@@ -194,6 +194,7 @@ class Branches(nn.Module):
     """
 
     has_free_vectors = False
+    item_tables: tuple[str, ...] = ()
     share: Tensor
 
     def __init__(self, branches: dict[str, Branch], *, apart: bool = False) -> None:

@@ -52,6 +52,8 @@ class PairNet(Protocol):
 
     has_free_vectors: bool
     """Whether a new user or item can be folded in by solving for its vector."""
+    item_tables: tuple[str, ...]
+    """Weights with a row for each item, for which features can stand in; none where it cannot."""
 
     def compare(self, users: Users, items: Items, negatives: Candidates) -> PairScores: ...
 
@@ -116,6 +118,11 @@ class PairModel(Model):
             by_user=by_user or self.source.by_user,
             least=self.source.least_batch,
         )
+
+    @property
+    def item_tables(self) -> tuple[str, ...]:
+        tables = self.net.item_tables
+        return tuple(f"net.{name}" for name in tables) if tables else super().item_tables
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
@@ -186,7 +193,7 @@ class PairModel(Model):
             degrees = (graph.users_of if of_users else graph.items_of).degrees
             log_chances = power * degrees.clamp_min(1).float().log()
         rows = PairRows(self.loss, s.negatives, log_chances, s.l2)
-        return solve(self._vector_scorer(known), rows, events, weights, of_users)
+        return solve(self.vector_scorer(known), rows, events, weights, of_users)
 
 
 def _irgan(settings: PairSettings, graph: Graph, generator: torch.Generator) -> NegativeSource:

@@ -116,6 +116,7 @@ class SVDppNet(nn.Module):
     """
 
     has_free_vectors = False
+    item_tables: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ how much it loses is then measured on others.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,8 @@ class Wanted(NamedTuple):
     """The history of each row, which is left out; None leaves nothing out."""
     allowed: Bool[Tensor, " items"] | None
     """None allows all."""
+    diversity: float = 0.0
+    """0 orders by score alone, 1 by variety alone; see `diversified`."""
 
 
 def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Iterator[Best]:
@@ -59,6 +61,45 @@ def exact_best(scorer: Scorer, rows: Int64[Tensor, " n"], wanted: Wanted) -> Ite
             scores[at, places] = -torch.inf
         best, places = map(torch.from_numpy, top_k(scores.cpu().numpy(), min(wanted.k, width)))
         yield Best(block, places if columns is None else columns[places], best)
+
+
+_POOL = 100
+"""Candidates that a list is chosen from where it is to be diverse, at least four for each place."""
+_LISTS_AT_ONCE = 256
+
+
+def pool_size(k: int) -> int:
+    """How many of the best a diverse list of k is chosen from."""
+    return max(_POOL, 4 * k)
+
+
+def diversified(
+    best: Best, k: int, diversity: float, similarity: Callable[[Int64[Tensor, "b p"]], Float[Tensor, "b p p"]]
+) -> Best:
+    """Chooses k of the best by maximal marginal relevance (Carbonell and Goldstein, 1998).
+
+    One after the other the item with the greatest (1 − d)·relevance − d·(greatest similarity to an item that
+    is already in the list), d the diversity. Relevance is the score, 0 for the last of the candidates and 1
+    for the best.
+    """
+    parts = []
+    for rows, items, scores in zip(*(torch.split(each, _LISTS_AT_ONCE) for each in best), strict=True):
+        taken, alike, every = scores.isneginf(), similarity(items), torch.arange(len(rows))
+        least = scores.masked_fill(taken, torch.inf).amin(1, keepdim=True)
+        span = scores.amax(1, keepdim=True) - least
+        relevance = ((scores - least) / span.clamp_min(torch.finfo(scores.dtype).tiny)).clamp_min(0)
+        nearest, order = torch.zeros_like(scores), []
+        for place in range(min(k, items.shape[1])):
+            gain = (1 - diversity) * relevance - diversity * nearest
+            order.append(gain.masked_fill(taken, -torch.inf).argmax(1))
+            taken = taken.index_put((every, order[-1]), torch.tensor(True))
+            near = alike[every, order[-1]]
+            nearest = torch.maximum(nearest, near) if place else near
+        chosen = torch.stack(order, 1)
+        # Where no candidate is left the first one comes again: it is filled up, as elsewhere.
+        left = torch.arange(chosen.shape[1]) < (~scores.isneginf()).sum(1, keepdim=True)
+        parts.append((rows, items.gather(1, chosen), scores.gather(1, chosen).masked_fill(~left, -torch.inf)))
+    return Best(*(torch.cat(each) for each in zip(*parts, strict=True))) if parts else best
 
 
 _K = 10
@@ -102,6 +143,8 @@ class Index:
         learning, tested = users[:_LEARNT_FROM], users[-_TESTED_ON:]
         vectors = vectors_of(scorer)
         points = _points(vectors.similarity.item_points(vectors.items.embedding.detach()))
+        if isinstance(scorer, CalibratedScorer) and scorer.scale is not None:
+            points *= _points(scorer.scale[:, None])
         best = _exactly(scorer, learning)
         self.n_items = len(points)
         self._items = _long_enough(points, best)

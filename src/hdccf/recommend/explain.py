@@ -76,7 +76,10 @@ def surrogate_for(
 
 def _calibrated(inner: Surrogate, scorer: CalibratedScorer, row: int) -> Surrogate:
     """With the filter's parts, which are exact, and the popularity shift, which no item explains."""
-    filtered = scorer.filtered
+    filtered, scale = scorer.filtered, scorer.scale
+    if scale is not None:
+        unscaled = inner.parts
+        inner = replace(inner, parts=lambda items: unscaled(items) * scale[items])
     if filtered is None:
         return replace(inner, shift=scorer.shift)
 

@@ -45,23 +45,41 @@ class Vocabulary:
 
     def codes(self, ids: Ids) -> Codes:
         """All of them, or an error that names the first unknown one."""
-        found = self._found(ids)
+        found = self.places(ids)
         if None in found:
-            unknown = ids[found.index(None)]
-            examples = self.ids.head(3).to_list()
-            raise DataError(
-                f"{self.kind} {unknown!r} is not in {self.where}; known are for example {examples}"
-            )
+            raise self.unknown(ids[found.index(None)])
         return np.array(found, np.int64)
 
     def known(self, ids: Ids) -> Codes:
         """Those that are known; the others are left out."""
-        return np.array([code for code in self._found(ids) if code is not None], np.int64)
+        return np.array([code for code in self.places(ids) if code is not None], np.int64)
 
-    def _found(self, ids: Ids) -> list[int | None]:
+    def places(self, ids: Ids) -> list[int | None]:
+        """The contiguous id of each; None where it is unknown."""
         if isinstance(ids, str | int):
             raise ConfigError(f"{self.kind}s={ids!r} is one id; give a list of them, as in [{ids!r}]")
         return [self.find(own) for own in ids]
+
+    def unknown(self, own: Any) -> DataError:
+        """An error that names an unknown id and some known ones."""
+        examples = self.ids.head(3).to_list()
+        return DataError(f"{self.kind} {own!r} is not in {self.where}; known are for example {examples}")
+
+    def spell(self, own: Any) -> Any:
+        """A known or unknown id in the data's type; a text where it does not fit."""
+        try:
+            found = self._type(own)
+        except (ValueError, TypeError, OverflowError):
+            return str(own)
+        fits = isinstance(found, str) or -(2**63) <= found < 2**63
+        return found if fits else str(own)
+
+    def spelled(self, ids: Ids) -> pl.Series:
+        """Known and unknown ids in one column, of the data's type; of texts where one does not fit it."""
+        own = [self.spell(each) for each in ids]
+        if all(isinstance(each, self._type) for each in own):
+            return pl.Series(own, dtype=self.ids.dtype)
+        return pl.Series([str(each) for each in own], dtype=pl.String)
 
 
 Lists = Sequence[Ids]
@@ -73,15 +91,22 @@ def histories_of(lists: Lists, vocabulary: Vocabulary, whose: str) -> Interactio
 
     A repeat counts once, where it came first, as it does in data that is read.
     """
-    if isinstance(lists, str | int) or any(isinstance(some, str | int) for some in lists):
-        raise ConfigError(f"give a list of lists, one for each of the new {whose}, as in [[…], […]]")
-    codes = [vocabulary.codes(some) for some in lists]
+    codes = codes_of(lists, vocabulary, f"new {whose}")
     for number, some in enumerate(codes):
         if not len(some):
-            raise DataError(
-                f"list {number} is empty, and an empty history has no recommendations; leave it out, or take "
-                "what is popular: hdccf train --model most-popular"
-            )
+            raise DataError(f"list {number} is empty, and an empty history says nothing; leave it out")
+    return as_histories(codes, vocabulary)
+
+
+def codes_of(lists: Lists, vocabulary: Vocabulary, whose: str) -> list[Codes]:
+    """Lists of ids as contiguous ids, all of which must be known."""
+    if isinstance(lists, str | int) or any(isinstance(some, str | int) for some in lists):
+        raise ConfigError(f"give a list of lists, one for each of the {whose}, as in [[…], […]]")
+    return [vocabulary.codes(some) for some in lists]
+
+
+def as_histories(codes: Sequence[Codes], vocabulary: Vocabulary) -> Interactions:
+    """A user for each list, whose history it is, in its order."""
     flat: Codes = np.concatenate([np.zeros(0, np.int64), *codes])
     return Interactions.from_codes(
         np.repeat(np.arange(len(codes)), [len(some) for some in codes]),

@@ -11,6 +11,8 @@ best.safetensors    the weights of the selected epoch
 calibration.safetensors  the popularity dial and the item–item filter, where validation chose them
 refit/              where it was trained once more on all events: a run of its own, whose weights answer;
                     `best.safetensors` above has not seen the held-out events, and is what is evaluated
+items.parquet       attributes of items, where there are any
+features.safetensors     the map from them to vectors of items without interactions
 result.json         written when training has ended
 profile.json        where the time of its last part went, if asked for
 """
@@ -232,6 +234,14 @@ class RunFolder:
     @property
     def calibration(self) -> Path:
         return self.path / "calibration.safetensors"
+
+    @property
+    def items(self) -> Path:
+        return self.path / "items.parquet"
+
+    @property
+    def features(self) -> Path:
+        return self.path / "features.safetensors"
 
     @property
     def result(self) -> Path:

@@ -1,7 +1,7 @@
 """Similar items and similar users: by the model's own f, its vectors or weights, or by the data."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,10 @@ class Relation:
     to_all: Callable[[Nodes], Float[Tensor, "b n"]]
     n: int
     stated: str
+
+    def scaled(self, scale: Float[Tensor, " n"]) -> "Relation":
+        """With the scores of each node multiplied by a factor."""
+        return replace(self, to_all=lambda nodes: self.to_all(nodes) * scale)
 
 
 def relation(model: Model, scorer: Scorer, events: Interactions, kind: Kind) -> Relation:

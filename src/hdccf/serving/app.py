@@ -139,6 +139,18 @@ _SCORING = {
 _IDS = {404: "An id is unknown; `ids` names it."}
 _OF_PATH = {
     **{f"/v1/{name}": _WITH_BODY | _SCORING | _IDS for name in ("recommend", "similar", "score", "explain")},
+    "/v1/events": {
+        **_WITH_BODY,
+        **_SCORING,
+        403: "The server keeps no events.",
+        507: "The log is full, or the disk is.",
+    },
+    "/v1/items": {
+        **_WITH_BODY,
+        **_SCORING,
+        403: "The server takes no items.",
+        507: "The disk is full.",
+    },
     "/v1/admin/reload": {
         403: "The server has no key.",
         409: "The new model does not load; the old one goes on.",
@@ -188,10 +200,13 @@ def _examples(served: Served) -> dict[str, dict[str, Any]]:
         "/v1/recommend": {
             "two users": {"users": users, "k": 5},
             "a new user": {"items": items, "k": 5},
+            "fresh clicks": {"users": users[:1], "items": items, "k": 5},
             "within limits": {"users": users[:1], "k": 5, "deny": items[:1], "include_seen": True},
         },
         "/v1/similar": {"items": {"items": items[:1], "k": 5}, "users": {"users": users[:1], "k": 5}},
         "/v1/score": {"a pair": {"pairs": [{"user": users[0], "item": items[0]}]}},
+        "/v1/items": {"a new item": {"items": [{"id": 1 << 40, "title": "New"}]}},
+        "/v1/events": {"a click": {"events": [{"id": "click-1", "user": users[0], "item": items[0]}]}},
         "/v1/explain": {
             "a user's best": {"user": users[0], "k": 2, "top": 3},
             "a new user": {"had": items, "k": 2},
@@ -232,6 +247,9 @@ def serve(run: Path, settings: ServeSettings) -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)
         served = app.state.service.current
         note(f"{served.recommender!r} of {served.path}, version {served.version}")
+        if served.events is not None:
+            waits = "" if served.takes_fresh else "; this model uses them after the next training only"
+            note(f"{len(served.events):,} events in {served.events.path}{waits}")
         if not settings.is_local and settings.api_key_file is None:
             note("all who reach this machine can send requests; --api-key-file asks for a key")
         host, port = listening.getsockname()[:2]

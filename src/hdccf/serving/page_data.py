@@ -69,11 +69,16 @@ def _row(known: Recommender, user: str) -> int:
 
 def _history(served: Served, user: str, limit: int) -> dict[str, Any]:
     known = served.recommender
-    row = _row(known, user)
+    logged = [] if served.events is None else served.events.events_of(served.key(user))[::-1]
+    row = known.users.find(user) if logged else _row(known, user)
     events = known.events
-    places = np.arange(*events.by_user.starts[row : row + 2])[::-1]
-    trained = set(known.split.train.by_user.of(row).tolist())
+    places = np.arange(*events.by_user.starts[row : row + 2])[::-1] if row is not None else np.zeros(0, int)
+    trained = set() if row is None else set(known.split.train.by_user.of(row).tolist())
     rows = []
+    for time, item_id in logged[:limit]:
+        code = known.items.find(item_id)
+        named = {"item": item_id, "title": None} if code is None else _named(known, code)
+        rows.append({**named, "time": time.date().isoformat(), "held_out": False, "fresh": True})
     for place in places[:limit]:
         item = int(events.items[place])
         rows.append(
@@ -81,9 +86,10 @@ def _history(served: Served, user: str, limit: int) -> dict[str, Any]:
                 **_named(known, item),
                 "time": None if events.times is None else _day(int(events.times[place])),
                 "held_out": item not in trained,
+                "fresh": False,
             }
         )
-    return {"user": user, "events": len(places), "items": rows}
+    return {"user": user, "events": len(logged) + len(places), "items": rows[:limit]}
 
 
 def _lens(served: Served, user: str, k: int, omega: float | None) -> dict[str, Any]:

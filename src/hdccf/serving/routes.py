@@ -8,10 +8,12 @@ from fastapi import APIRouter, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 
+from hdccf.data.event_log import LogFullError
+from hdccf.errors import DiskFullError
 from hdccf.recommend.frames import Vocabulary
 from hdccf.serving import bodies
 from hdccf.serving.middleware import ProblemError, problem
-from hdccf.serving.service import Served, Service, require_known
+from hdccf.serving.service import Served, Service, require_known, unknown_ids
 
 answers = APIRouter(prefix="/v1", tags=["answers"])
 lookups = APIRouter(prefix="/v1", tags=["looking up"])
@@ -48,6 +50,41 @@ async def explain(body: bodies.ExplainBody, service: Service) -> Response:
     return await service.respond(lambda served: _explained(served, body))
 
 
+@answers.post("/events", summary="Events since the training")
+async def events(body: bodies.EventsBody, service: Service) -> bodies.Recorded:
+    """Takes events into the histories of their users at once; when it answers they are on the disk.
+
+    An event whose id was sent before is counted and passed over, so that a request can be repeated. Users and
+    items that the model does not know are accepted: they wait for the next training.
+    """
+    log = service.events
+    if log is None:
+        detail = "this server keeps no events; start it with --events FILE"
+        raise ProblemError(problem(403, detail, "no-event-log"))
+    try:
+        done = await service.answer(lambda _: log.append(event.logged() for event in body.events))
+    except (DiskFullError, LogFullError) as full:
+        raise ProblemError(problem(507, str(full), "event-log-full")) from full
+    return bodies.Recorded(model=service.current.version, **done._asdict())
+
+
+@answers.post("/items", summary="Items since the training")
+async def add_items(body: bodies.ItemsBody, service: Service) -> bodies.AddedItems:
+    """Takes items without interactions into the catalogue, by their features; when it answers they are on the
+    disk and can be recommended. Known items get other attributes."""
+    if service.items is None:
+        detail = "this server takes no items; start it with --items FILE"
+        raise ProblemError(problem(403, detail, "no-items-file"))
+    rows = [{**item.model_dump(), "id": str(item.id)} for item in body.items]
+    try:
+        # Not in the pool: a larger model is built.
+        added = await asyncio.to_thread(service.add_items, rows)
+    except DiskFullError as full:
+        raise ProblemError(problem(507, str(full), "items-file-full")) from full
+    served = service.current
+    return bodies.AddedItems(model=served.version, added=added, items=served.recommender.n_items)
+
+
 @lookups.get("/items", summary="Items by their titles", response_model=bodies.FoundItems)
 async def items(service: Service, q: Text = "", limit: Limit = 20) -> Response:
     """All words have to be in the title; capitals and accents do not matter. The most popular come first."""
@@ -76,6 +113,7 @@ async def model(service: Service) -> bodies.ModelFacts:
         users=known.n_users,
         items=known.n_items,
         events=len(known.events),
+        fresh_events=0 if service.events is None else len(service.events),
         loaded_at=served.loaded_at,
         last_rejection=service.last_rejection,
     )
@@ -104,23 +142,42 @@ def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
         "include_seen": body.include_seen,
         "allow": body.allow,
         "deny": body.deny,
+        "where": body.filter,
+        "diversity": body.diversity,
         "popularity": body.popularity,
     }
-    lists: dict[Any, list[dict[str, Any]]]
-    if body.items is not None:
-        require_known(known.items, body.items)
+    require_known(known.items, body.items or [])
+    made: dict[str, dict[str, Any]]
+    if body.users is None:
         found = known.recommend_for_items([body.items], k=body.k, **limits)
-        lists, whose = {0: []}, [None]
+        made = {"0": {"user": None, "items": [], "source": "model"}}
     else:
         # Each once, as rows are identified by their user; and a user with nothing left has no row at all.
-        whose = _own_ids(known.users, body.users)
-        found = known.recommend(whose, k=body.k, **limits)
-        lists = {user: [] for user in whose}
-    for of, _, item, score, *title in found.rows():
-        lists[of].append({"item": item, "score": score, "title": title[0] if title else None})
-    made = [{"user": user, "items": items} for user, items in zip(whose, lists.values(), strict=True)]
+        whose = list({str(own): own for own in map(known.users.spell, body.users)}.values())
+        fresh = [[*served.fresh(user), *(body.items or [])] for user in whose]
+        made = {str(user): {"user": user, "items": [], "source": "model"} for user in whose}
+        lost = [user for user, own in zip(whose, fresh, strict=True) if not own]
+        lost = [user for user in lost if known.users.find(user) is None]
+        if body.unknown == "error" and len(lost) == len(whose):
+            require_known(known.users, lost)
+        for user in lost:
+            if body.unknown == "error":
+                made[str(user)]["problem"] = unknown_ids(known.users, [str(user)]).model_dump(
+                    exclude_none=True
+                )
+            elif body.unknown == "skip":
+                del made[str(user)]
+        # What is not there is not passed on: known users without fresh items take a shorter way.
+        more: dict[str, Any] = {"fresh": fresh} if any(fresh) else {}
+        if lost:
+            more["unknown"] = "popular" if body.unknown == "popular" else "skip"
+        found = known.recommend(whose, k=body.k, **more, **limits)
+    for of, _, item, score, *others in found.rows():
+        row = dict(zip(found.columns[4:], others, strict=True))
+        made[str(of)]["items"].append({"item": item, "score": score, "title": row.get("title")})
+        made[str(of)]["source"] = row.get("source", "model")
     dial = known.calibration.popularity if body.popularity is None else body.popularity
-    return {"model": served.version, "lists": made, "popularity": dial}
+    return {"model": served.version, "lists": list(made.values()), "popularity": dial}
 
 
 def _similar(served: Served, body: bodies.SimilarBody) -> dict[str, Any]:
@@ -142,20 +199,22 @@ def _similar(served: Served, body: bodies.SimilarBody) -> dict[str, Any]:
 def _scored(served: Served, body: bodies.ScoreBody) -> dict[str, Any]:
     known = served.recommender
     whose, what = [pair.user for pair in body.pairs], [pair.item for pair in body.pairs]
-    require_known(known.users, whose)
+    fresh = [served.fresh(user) for user in whose]
+    require_known(known.users, [user for user, own in zip(whose, fresh, strict=True) if not own])
     require_known(known.items, what)
-    rows = known.score(whose, what).to_dicts()
+    rows = known.score(whose, what, fresh=fresh if any(fresh) else None).to_dicts()
     return {"model": served.version, "pairs": [{"title": None, **row} for row in rows]}
 
 
 def _explained(served: Served, body: bodies.ExplainBody) -> dict[str, Any]:
     known = served.recommender
     items = None if body.items is None else _own_ids(known.items, body.items)
+    require_known(known.items, body.had or [])
     if body.user is not None:
-        require_known(known.users, [body.user])
-        found = known.explain(body.user, items, k=body.k, top=body.top)
+        fresh = [*served.fresh(body.user), *(body.had or [])]
+        require_known(known.users, [] if fresh else [body.user])
+        found = known.explain(body.user, items, k=body.k, top=body.top, fresh=fresh)
     else:
-        require_known(known.items, body.had)
         found = known.explain_for_items(body.had, items, k=body.k, top=body.top)
     made: dict[Any, dict[str, Any]] = {}
     for row in found.parts.iter_rows(named=True):

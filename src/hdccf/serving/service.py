@@ -6,6 +6,7 @@ request waits for a swap. The old model goes when its last request has ended.
 
 import asyncio
 import hashlib
+import json
 import logging
 import math
 import threading
@@ -14,7 +15,7 @@ import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -24,12 +25,13 @@ import polars as pl
 from fastapi import Depends, Request, Response
 from pydantic_core import to_json
 
-from hdccf.errors import HdccfError, RunError
+from hdccf.data.event_log import EventLog, JsonLines
+from hdccf.errors import ConfigError, HdccfError, RunError
 from hdccf.recommend.frames import Vocabulary
 from hdccf.recommend.lens import Lens, estimate
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import answering_weights
-from hdccf.serving.middleware import Metrics, ProblemError, problem
+from hdccf.serving.middleware import Metrics, Problem, ProblemError, problem
 from hdccf.serving.settings import ServeSettings
 
 log = logging.getLogger("hdccf.serving")
@@ -77,7 +79,35 @@ class Served:
     version: str
     """Begins the SHA-256 of the weights: two answers with the same version come from the same model."""
     path: Path
+    events: EventLog | None = None
+    """Events since the training."""
     loaded_at: float = field(default_factory=time.time)
+
+    def fresh(self, user: Any) -> list[str]:
+        """The items that the log has of a user, the latest last; those that the model knows.
+
+        None where the model cannot answer for a history that it was not trained on: its events wait for the
+        next training.
+        """
+        if self.events is None or not self.takes_fresh:
+            return []
+        known = self.recommender
+        return [item for item in self.events.items_of(self.key(user)) if known.items.find(item) is not None]
+
+    @cached_property
+    def takes_fresh(self) -> bool:
+        """Whether the model can answer for a history that it was not trained on."""
+        try:
+            self.recommender.recommend_for_items([self.recommender.split.train.item_ids.head(1)], k=1)
+        except ConfigError:
+            return False
+        return True
+
+    def key(self, user: Any) -> str:
+        """The user's id as the log has it."""
+        users = self.recommender.users
+        code = users.find(user)
+        return str(user if code is None else users.ids[code])
 
     @cached_property
     def items(self) -> Catalogue:
@@ -100,7 +130,7 @@ class Served:
         return Catalogue(user=events.user_ids, events=np.diff(events.by_user.starts))
 
 
-def load(path: Path, *, index_above: int | None = None) -> Served:
+def load(path: Path, *, index_above: int | None = None, events: EventLog | None = None) -> Served:
     """Opens a run and tries it: what it returns has answered once, with numbers."""
     # Resolved once: a link that is set to another run meanwhile must not give half of each.
     folder = path.resolve()
@@ -113,7 +143,7 @@ def load(path: Path, *, index_above: int | None = None) -> Served:
             break
     else:  # a training replaces them again and again
         raise RunError(f"the weights of {folder} change faster than they can be read; wait for its training")
-    served = Served(recommender, version, folder)
+    served = Served(recommender, version, folder, events)
     # Also what the first request would otherwise wait for.
     user = recommender.split.train.user_ids.head(1)
     scores = recommender.recommend(user, k=10, include_seen=True)["score"].to_list()
@@ -134,7 +164,9 @@ def signature(path: Path) -> Signature:
         stat = answering_weights(folder).stat()
     except OSError:
         return (folder,)
-    return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    items = folder / "items.parquet"
+    features = items.stat().st_mtime_ns if items.exists() else None
+    return (folder, stat.st_ino, stat.st_mtime_ns, stat.st_size, features)
 
 
 class Outcome(NamedTuple):
@@ -161,7 +193,11 @@ class AppService:
         self._executor: ThreadPoolExecutor | None = None
         self._counting, self._reloading = threading.Lock(), threading.Lock()
         self._seen = signature(path)
-        self.current = load(path, index_above=settings.index_above)
+        self.events = None if settings.events is None else EventLog(settings.events, most=settings.max_events)
+        self.items = None if settings.items is None else JsonLines(settings.items)
+        """Events and items since the training are kept when the model is replaced."""
+        self._added = [] if self.items is None else [json.loads(line) for line in self.items.lines]
+        self.current = self._load()
         self.metrics.now_answers(self.current.version)
 
     @property
@@ -174,7 +210,7 @@ class AppService:
         with self._reloading:
             self._seen = signature(self.path)
             try:
-                new = load(self.path, index_above=self.settings.index_above)
+                new = self._load()
             except Exception as error:
                 # Whatever is wrong with a new model, foreseen or not, the old one goes on.
                 detail = " ".join(str(error).split()) or type(error).__name__
@@ -188,6 +224,28 @@ class AppService:
             self.metrics.now_answers(new.version)
             same = " (the same weights)" if old.version == new.version else ""
             return Outcome(True, new.version, f"{new.path} answers now{same}")
+
+    def _load(self) -> Served:
+        served = load(self.path, index_above=self.settings.index_above, events=self.events)
+        if not self._added:
+            return served
+        try:
+            return replace(served, recommender=served.recommender.with_items(self._added))
+        except HdccfError as error:
+            log.warning("the items of %s are left out: %s", self.settings.items, error)
+            return served
+
+    def add_items(self, rows: list[dict[str, Any]]) -> int:
+        """Takes items into the catalogue, in the calling thread; says how many of them were not known."""
+        assert self.items is not None  # noqa: S101 - the endpoint has looked
+        with self._reloading:
+            served = self.current
+            # What does not fit is refused before it is kept.
+            grown = served.recommender.with_items(rows)
+            self.items.append(b"".join(to_json(row) + b"\n" for row in rows))
+            self._added += rows
+            self.current = replace(served, recommender=grown)
+            return grown.n_items - served.recommender.n_items
 
     @property
     def is_full(self) -> bool:
@@ -248,8 +306,12 @@ Service = Annotated[AppService, Depends(_service_of)]
 def require_known(vocabulary: Vocabulary, ids: list[Any]) -> None:
     """A 404 that names the unknown ids."""
     unknown = [str(own) for own in ids if vocabulary.find(own) is None]
-    if not unknown:
-        return
+    if unknown:
+        raise ProblemError(unknown_ids(vocabulary, unknown))
+
+
+def unknown_ids(vocabulary: Vocabulary, unknown: list[str]) -> Problem:
+    """A problem that names unknown ids."""
     first = unknown[0][:_LONGEST_NAME]
     more = f" (like {len(unknown) - 1} more)" if len(unknown) > 1 else ""
     detail = (
@@ -257,4 +319,4 @@ def require_known(vocabulary: Vocabulary, ids: list[Any]) -> None:
         f"known are for example {vocabulary.ids.head(3).to_list()}"
     )
     named = [own[:_LONGEST_NAME] for own in unknown[:_NAMED]]
-    raise ProblemError(problem(404, detail, "unknown-id", kind=vocabulary.kind, ids=named))
+    return problem(404, detail, "unknown-id", kind=vocabulary.kind, ids=named)

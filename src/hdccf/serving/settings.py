@@ -41,6 +41,13 @@ class ServeSettings(Options):
     """How long requests under way may take to end when the server is stopped."""
     max_body_bytes: int = Field(default=1 << 20, ge=1024)
     """Larger bodies are refused (413) before they are read."""
+    events: Path | None = None
+    """Take events (POST /v1/events) and keep them in this file, JSON Lines; without it they are refused."""
+    items: Path | None = None
+    """Take items (POST /v1/items) and keep them in this file, JSON Lines; without it they are refused. The
+    run needs item features (hdccf items)."""
+    max_events: int = Field(default=1_000_000, ge=1)
+    """Events that the file may hold; more are refused (507) until a new file is started."""
     index_above: int | None = Field(default=None, ge=0)
     """With more items than this an approximate index proposes them; needs the extra `index`."""
 

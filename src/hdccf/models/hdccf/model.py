@@ -149,7 +149,18 @@ class HDCCFModel(HDCCFNetwork):
             )
         else:
             loss = PairRows(PAIR_LOSSES[s.loss], 1, None, 0.0)
-        return solve(self._vector_scorer(known), loss, events, weights, of_users)
+        return solve(self.vector_scorer(known), loss, events, weights, of_users)
+
+    @property
+    def item_tables(self) -> tuple[str, ...]:
+        tables = {"items": self.items, "past": self.past}
+        every = [
+            f"{name}.{each}"
+            for name, table in tables.items()
+            if table
+            for each, _ in table.named_parameters()
+        ]
+        return tuple(sorted(every, key="items.embedding".__ne__))
 
     def relation(self, kind: Kind) -> Similarity | None:
         return self.item_item if kind == "items" else self.user_user

@@ -23,8 +23,9 @@ export async function recommendations(target, k, { onPick, isLast, popularity })
       reasons,
       extras(entry, onPick));
   });
-  const element = h("div", {}, h("ol", { class: "list" }, rows));
-  explain(target, list.items, reasonsOf, element, isLast);
+  const isPopular = list.source === "popular";
+  const element = h("div", {}, isPopular && h("p", { class: "tag" }, "Popular items: there is no history to go by."), h("ol", { class: "list" }, rows));
+  if (!isPopular) explain(target, list.items, reasonsOf, element, isLast);
   return { element, items: list.items, popularity: found.popularity };
 }
 

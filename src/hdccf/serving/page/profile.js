@@ -40,16 +40,12 @@ export function profileView(root, { go, titles }) {
     chips.replaceChildren(...picked.map((entry) =>
       h("li", {}, h("button", { class: "small", "aria-label": `Remove ${named(entry)}`, onclick: () => change(picked.filter((one) => one !== entry)) }, `${named(entry)} ×`))));
     nameUnnamed(isLast, joined);
-    if (!picked.length) {
-      list.replaceChildren(h("p", { class: "soft" }, "Nothing is picked yet."));
-      return;
-    }
     try {
       const found = await recommendations({ had: picked.map((entry) => entry.item) }, K, { onPick: add, isLast });
       if (!found) return;
       for (const entry of found.items) titles.set(String(entry.item), entry.title);
       list.replaceChildren(found.element);
-      say(`${found.items.length} recommendations for a profile of ${picked.length} items; first ${named(found.items[0])}`);
+      say(`${found.items.length} recommendations for a profile of ${picked.length} items${found.items.length ? `; first ${named(found.items[0])}` : ""}`);
     } catch (error) {
       if (isLast()) list.replaceChildren(problem(error));
     }

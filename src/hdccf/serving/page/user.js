@@ -35,7 +35,7 @@ export function userView(root, { go, addToTaste }) {
     if (!isLast()) return;
     const rows = found.items.map((entry) =>
       h("li", { class: "line" },
-        h("span", { class: "grow" }, named(entry), " ", entry.held_out && h("span", { class: "tag", title: "Training never saw it" }, "held out")),
+        h("span", { class: "grow" }, named(entry), " ", entry.held_out && h("span", { class: "tag", title: "Training never saw it" }, "held out"), " ", entry.fresh && h("span", { class: "tag", title: "Since the training" }, "new")),
         h("span", { class: "soft number" }, entry.time ?? "")));
     const more = found.events > rows.length ? `, the latest ${rows.length} here` : "";
     history.replaceChildren(h("p", { class: "soft" }, `${count(found.events)} events${more}, the latest first`), h("ol", { class: "list" }, rows));
