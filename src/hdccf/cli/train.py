@@ -74,7 +74,7 @@ class RunOptions(Options):
     the events of the run of --init-from."""
     item_features: Annotated[Path | None, Flag(metavar="FILE")] = None
     """A file of items (Parquet, CSV, TSV, JSON Lines): attributes for recommend --where, and vectors of items
-    without interactions; needs hdccf[features] for text, categories and lists."""
+    without interactions; needs pip install 'hdccf[features]' for text, categories and lists."""
     resume: Annotated[Path | None, Flag(metavar="RUN")] = None
     """Go on with a run that was stopped; takes no other options."""
 
