@@ -148,6 +148,9 @@ def test_items_are_added_without_training(featured: Recommender) -> None:
     scores = {(user, item): score for user, item, score in shown.select("user", "item", "score").rows()}
     assert scores["u2", 900] > scores["u3", 900]
     assert grown.recommend(["u2"], k=1, where={"price": 77}, include_seen=True)["item"].to_list() == [100]
+    no_tags = grown.with_items([{"id": 901, "price": 1.5}])
+    found = no_tags.recommend(["u2"], k=40, where={"tags": "t3"}, include_seen=True)
+    assert set(found["item"]) == set(range(103, 130, 5))
     again = grown.with_items([{"id": 900, "parity": "odd", "tags": ["odd"]}])
     turned = again.recommend(["u2"], k=31, include_seen=True, allow=[900])["score"][0]
     assert turned < scores["u2", 900]

@@ -150,7 +150,8 @@ def matching(attributes: pl.DataFrame, where: Where) -> NDArray[np.bool_]:
 def _matches(column: pl.Series, values: list[Any]) -> pl.Series:
     if isinstance(column.dtype, pl.List | pl.Array):
         lists = column.cast(pl.List(pl.String))
-        return lists.list.eval(pl.element().is_in([str(value) for value in values])).list.any()
+        found = [lists.list.contains(str(value)).fill_null(value=False).to_numpy() for value in values]
+        return pl.Series(np.any(found, axis=0) if found else np.zeros(len(column), bool))
     if column.dtype.is_numeric():
         try:
             return column.cast(pl.Float64).is_in([float(value) for value in values])
