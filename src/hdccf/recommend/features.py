@@ -28,14 +28,15 @@ from hdccf.data.tables import open_frame
 from hdccf.errors import ConfigError, DataError, SourceError, one_line
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.calibration import Calibration
+from hdccf.recommend.candidates import SCORES_AT_ONCE
 from hdccf.recommend.frames import Vocabulary
 from hdccf.similarity import unit
 
 Array = NDArray[np.float64]
 Kind = Literal["number", "category", "list", "text", "vector"]
 
-_MOST_TERMS = 2000
-"""Of a column: the most frequent words, categories or entries."""
+_MOST_TERMS = 1000
+"""Of a column: the most frequent words, categories or entries; the regression takes the cube of all."""
 _CATEGORIES = 50
 """A text of several words with at most so many different values is a category."""
 _PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -44,7 +45,6 @@ _HELD_OUT = 5
 _LIKE_IT = 100
 """Items whose mean stands for an item without interactions in the item–item filter: with fewer such items are
 recommended more often, with more they are ranked better among themselves (results/cold_items.md)."""
-_VECTORS_AT_ONCE = 1024
 _FEWEST = 10
 """Items from which a regression is worth fitting."""
 
@@ -390,7 +390,7 @@ class FeatureMap:
 def _nearest(known: Tensor, others: Tensor) -> Tensor:
     """For each of the others the known vectors with the largest cosines."""
     directions = unit(known)
-    blocks = torch.split(unit(others), _VECTORS_AT_ONCE)
+    blocks = torch.split(unit(others), max(1, SCORES_AT_ONCE // max(len(known), 1)))
     return torch.cat([(some @ directions.T).topk(min(_LIKE_IT, len(known))).indices for some in blocks])
 
 
