@@ -233,6 +233,8 @@ def test_columns_become_numbers_by_their_kind() -> None:
     row = Column(**text.model_dump()).encode(pl.DataFrame({"text": ["word7 of text unseen"]})).toarray()[0]
     assert row[text.terms.index("word7")] > row[text.terms.index("text")] > 0
     assert np.linalg.norm(row) == pytest.approx(1.0)
+    with pytest.raises(DataError, match=r"^column 'v' has vectors with entries that are no finite numbers"):
+        Column.learn(pl.Series("v", [[1.0, float("nan")]]))
     with pytest.raises(DataError, match=r"^column 'vector' has vectors of 3 numbers; give 2$"):
         learnt["vector"].encode(pl.DataFrame({"vector": [[1.0, 2.0, 3.0]]}))
 

@@ -73,7 +73,7 @@ def read_items(source: Any, item: str | None = None) -> pl.DataFrame:
             frame = pl.from_dicts(source, infer_schema_length=None) if rows else pl.DataFrame(source)
     except (OSError, TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise SourceError(
-            f"{name} cannot be read ({one_line(cause)[:200]}); give Parquet, CSV, TSV, JSON Lines, a frame"
+            f"{name} cannot be read ({one_line(cause)[:200]}); give Parquet, CSV, TSV or JSON Lines"
         ) from cause
     opened = open_frame(frame, name)
     if item is not None:
@@ -255,7 +255,12 @@ def _vectors(values: pl.Series) -> Array:
     rows = [each if each is not None else [0.0] * width for each in lists]
     if any(len(each) != width for each in rows):
         raise DataError(f"column {values.name!r} has vectors of different lengths; give all the same")
-    return np.array(rows, np.float64).reshape(len(rows), width)
+    found = np.array(rows, np.float64).reshape(len(rows), width)
+    if not np.isfinite(found).all():
+        raise DataError(
+            f"column {values.name!r} has vectors with entries that are no finite numbers; mend them"
+        )
+    return found
 
 
 def _documents(values: pl.Series, kind: Kind) -> list[Any]:
