@@ -148,6 +148,9 @@ def test_items_are_added_without_training(featured: Recommender) -> None:
     scores = {(user, item): score for user, item, score in shown.select("user", "item", "score").rows()}
     assert scores["u2", 900] > scores["u3", 900]
     assert grown.recommend(["u2"], k=1, where={"price": 77}, include_seen=True)["item"].to_list() == [100]
+    no_tags = grown.with_items([{"id": 901, "price": 1.5}])
+    found = no_tags.recommend(["u2"], k=40, where={"tags": "t3"}, include_seen=True)
+    assert set(found["item"]) == set(range(103, 130, 5))
     again = grown.with_items([{"id": 900, "parity": "odd", "tags": ["odd"]}])
     turned = again.recommend(["u2"], k=31, include_seen=True, allow=[900])["score"][0]
     assert turned < scores["u2", 900]
@@ -230,6 +233,8 @@ def test_columns_become_numbers_by_their_kind() -> None:
     row = Column(**text.model_dump()).encode(pl.DataFrame({"text": ["word7 of text unseen"]})).toarray()[0]
     assert row[text.terms.index("word7")] > row[text.terms.index("text")] > 0
     assert np.linalg.norm(row) == pytest.approx(1.0)
+    with pytest.raises(DataError, match=r"^column 'v' has vectors with entries that are no finite numbers"):
+        Column.learn(pl.Series("v", [[1.0, float("nan")]]))
     with pytest.raises(DataError, match=r"^column 'vector' has vectors of 3 numbers; give 2$"):
         learnt["vector"].encode(pl.DataFrame({"vector": [[1.0, 2.0, 3.0]]}))
 

@@ -28,14 +28,15 @@ from hdccf.data.tables import open_frame
 from hdccf.errors import ConfigError, DataError, SourceError, one_line
 from hdccf.models.base import Model, VectorScorer
 from hdccf.models.calibration import Calibration
+from hdccf.recommend.candidates import SCORES_AT_ONCE
 from hdccf.recommend.frames import Vocabulary
 from hdccf.similarity import unit
 
 Array = NDArray[np.float64]
 Kind = Literal["number", "category", "list", "text", "vector"]
 
-_MOST_TERMS = 2000
-"""Of a column: the most frequent words, categories or entries."""
+_MOST_TERMS = 1000
+"""Of a column: the most frequent words, categories or entries; the regression takes the cube of all."""
 _CATEGORIES = 50
 """A text of several words with at most so many different values is a category."""
 _PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -44,7 +45,6 @@ _HELD_OUT = 5
 _LIKE_IT = 100
 """Items whose mean stands for an item without interactions in the item–item filter: with fewer such items are
 recommended more often, with more they are ranked better among themselves (results/cold_items.md)."""
-_VECTORS_AT_ONCE = 1024
 _FEWEST = 10
 """Items from which a regression is worth fitting."""
 
@@ -73,7 +73,7 @@ def read_items(source: Any, item: str | None = None) -> pl.DataFrame:
             frame = pl.from_dicts(source, infer_schema_length=None) if rows else pl.DataFrame(source)
     except (OSError, TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise SourceError(
-            f"{name} cannot be read ({one_line(cause)[:200]}); give Parquet, CSV, TSV, JSON Lines, a frame"
+            f"{name} cannot be read ({one_line(cause)[:200]}); give Parquet, CSV, TSV or JSON Lines"
         ) from cause
     opened = open_frame(frame, name)
     if item is not None:
@@ -150,7 +150,8 @@ def matching(attributes: pl.DataFrame, where: Where) -> NDArray[np.bool_]:
 def _matches(column: pl.Series, values: list[Any]) -> pl.Series:
     if isinstance(column.dtype, pl.List | pl.Array):
         lists = column.cast(pl.List(pl.String))
-        return lists.list.eval(pl.element().is_in([str(value) for value in values])).list.any()
+        found = [lists.list.contains(str(value)).fill_null(value=False).to_numpy() for value in values]
+        return pl.Series(np.any(found, axis=0) if found else np.zeros(len(column), bool))
     if column.dtype.is_numeric():
         try:
             return column.cast(pl.Float64).is_in([float(value) for value in values])
@@ -254,7 +255,12 @@ def _vectors(values: pl.Series) -> Array:
     rows = [each if each is not None else [0.0] * width for each in lists]
     if any(len(each) != width for each in rows):
         raise DataError(f"column {values.name!r} has vectors of different lengths; give all the same")
-    return np.array(rows, np.float64).reshape(len(rows), width)
+    found = np.array(rows, np.float64).reshape(len(rows), width)
+    if not np.isfinite(found).all():
+        raise DataError(
+            f"column {values.name!r} has vectors with entries that are no finite numbers; mend them"
+        )
+    return found
 
 
 def _documents(values: pl.Series, kind: Kind) -> list[Any]:
@@ -389,7 +395,7 @@ class FeatureMap:
 def _nearest(known: Tensor, others: Tensor) -> Tensor:
     """For each of the others the known vectors with the largest cosines."""
     directions = unit(known)
-    blocks = torch.split(unit(others), _VECTORS_AT_ONCE)
+    blocks = torch.split(unit(others), max(1, SCORES_AT_ONCE // max(len(known), 1)))
     return torch.cat([(some @ directions.T).topk(min(_LIKE_IT, len(known))).indices for some in blocks])
 
 
