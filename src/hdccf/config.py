@@ -377,6 +377,8 @@ class EvaluationOptions(Options):
     items, as a user would meet them. Sampled figures look much better: read both."""
     ks: tuple[int, ...] = (10, 50)
     """Lengths of the top-k lists that are measured, such as 10,50."""
+    metrics: tuple[str, ...] = ()
+    """Measure only these, such as ndcg@10,recall@20,coverage@10; nothing is kept in the run."""
     part: str = "test"
     """Which held-out part. Tune on validation, report test."""
     negatives: int = 99

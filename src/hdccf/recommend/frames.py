@@ -47,7 +47,7 @@ class Vocabulary:
         """All of them, or an error that names the first unknown one."""
         found = self._found(ids)
         if None in found:
-            unknown = ids[found.index(None)]
+            unknown = list(ids)[found.index(None)]
             examples = self.ids.head(3).to_list()
             raise DataError(
                 f"{self.kind} {unknown!r} is not in {self.where}; known are for example {examples}"
