@@ -5,6 +5,7 @@ Models of other packages are added by `register_model`.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache, cached_property
@@ -17,14 +18,12 @@ from hdccf.console import note
 from hdccf.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hdccf.models.base import Build
 
 PLUGINS = "hdccf.models"
 """The entry point group of other packages: modules that register models, losses or metrics."""
 
-B = TypeVar("B", bound="Build")
+B = TypeVar("B", bound=Callable[..., Any])
 
 TUNED = Path(__file__).parents[1] / "tuned"
 """Tuned settings are presets: `tuned/DATASET/MODEL.toml`, and `tuned/DATASET-time/MODEL.toml` for time-aware
@@ -163,7 +162,7 @@ MODELS: dict[str, Entry] = {
 _BUILT_IN = frozenset(MODELS)
 
 
-def register_model(settings: type[Settings], summary: str = "") -> "Callable[[B], B]":
+def register_model(settings: type[Settings], summary: str = "") -> Callable[[B], B]:
     """Adds a model, so that `fit`, `load_run` and all commands know it by its name.
 
     A run is opened by the name of its model. So the module that registers the model has to be imported

@@ -1,6 +1,6 @@
 """Ids in, data frames out: vocabularies, lists of new users or items, and answers as Polars frames."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,8 @@ from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError, DataError
 from hdccf.recommend.candidates import Best
 
-Ids = Sequence[Any] | pl.Series | NDArray[Any]
-"""Users or items by their own ids."""
+Ids = Collection[Any]
+"""Users or items by their own ids: a list, an array, a Polars or pandas series."""
 
 Codes = NDArray[np.int64]
 
