@@ -3,6 +3,7 @@
 import re
 import shlex
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,3 +122,13 @@ def test_commands_parse(line: str) -> None:
 def test_an_option_that_does_not_exist_is_noticed() -> None:
     with pytest.raises(typer.TyperException, match="--nonsense"):
         test_commands_parse("page: hdccf train --nonsense 3")
+
+
+def test_the_readme_names_every_extra_and_the_version_of_torch() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].keys() - {"dev", "mutants"}
+    assert [extra for extra in extras if f"`{extra}`" not in readme] == []
+    pinned = re.search(r"^torch==.*$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert pinned is not None
+    assert f"pip install {pinned[0]} " in readme
