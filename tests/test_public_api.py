@@ -54,19 +54,20 @@ def test_import_loads_no_library() -> None:
     assert in_a_new_process(code) == "set()\n"
 
 
-def test_public_names_have_docstrings() -> None:
-    assert all(getattr(hdccf, name).__doc__ for name in hdccf.__all__)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["Evaluation", "compare", "evaluate", "preset", "register_loss", "register_metric", "register_model"],
+SKETCHES = (
+    *("load", "read", "read_sql", "k_core", "synthetic_world"),
+    *("leave_one_out", "global_time_split", "random_split", "predefined_split", "no_split"),
 )
-def test_examples_of_docstrings_hold(name: str) -> None:
-    names = {"hdccf": hdccf, "ClassVar": ClassVar}
-    (test,) = doctest.DocTestFinder(recurse=False).find(getattr(hdccf, name), name, globs=names)
+"""Their examples show calls on data that is not at hand here, and no results."""
+
+
+@pytest.mark.parametrize("name", [name for name in hdccf.__all__ if name != "__version__"])
+def test_public_names_have_examples_that_hold(name: str) -> None:
+    found = getattr(hdccf, name)
+    names = {"hdccf": hdccf, "ClassVar": ClassVar, name: found}
+    (test,) = doctest.DocTestFinder(recurse=False).find(found, name, globs=names)
     assert test.examples
-    assert not doctest.DocTestRunner().run(test).failed
+    assert name in SKETCHES or not doctest.DocTestRunner().run(test).failed
 
 
 def test_a_preset_is_settings() -> None:

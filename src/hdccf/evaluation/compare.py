@@ -67,7 +67,12 @@ class Test:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The result of `compare`: cells, significance tests, and their tables; print it."""
+    """The result of `compare`: cells, significance tests, and their tables; print it.
+
+    Examples
+    --------
+    >>> hdccf.compare(evaluations).is_significant("full", "ndcg@10")  # doctest: +SKIP
+    """
 
     systems: list[str]
     cells: dict[tuple[str, str], dict[str, Cell]]

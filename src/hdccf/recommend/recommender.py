@@ -40,6 +40,11 @@ class Recommender:
     `score_block` and `score_rows` use the training part only, as evaluation must. `recommend`, `score`,
     `similar_users` and `explain` use all events of a user unless told otherwise: held-out events are part of
     the history. After a refit the latter also answer with weights that were trained on all events.
+
+    Examples
+    --------
+    >>> model = hdccf.fit(split)  # doctest: +SKIP
+    >>> model.recommend(["196"], k=10).to_pandas()  # doctest: +SKIP
     """
 
     def __init__(
