@@ -4,7 +4,7 @@
 # make docs   builds the documentation site into build/site
 # make setup  only sets up: a virtual environment in .venv with the package and its development tools
 
-PYTHON ?= python3.11
+PYTHON ?= $(or $(shell command -v python3.11 || command -v python3.12 || command -v python3.13),python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -13,11 +13,12 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-# The stamp makes a second call quick; a changed dependency makes it install again.
+# The stamp makes a second call quick; a changed dependency makes it install again. -qq: errors only, as pip warns
+# of every local link that a machine's settings name and that a package does not have.
 $(READY): pyproject.toml constraints.txt
-	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; install it or call: make PYTHON=/path/to/python3.11"; exit 2; }
+	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; install Python 3.11 to 3.13 or call: make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
 # Where MovieLens cannot be fetched the built-in synthetic world takes its place.
@@ -52,7 +53,7 @@ fuzz: setup
 
 # Random changes to the code that the tests must notice; survivors are listed in results/mutants.md (half an hour).
 mutants: setup
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	$(BIN)/python tools/mutants.py --out results/mutants.md
 
 docs: setup

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jaxtyping import install_import_hook
@@ -45,3 +46,18 @@ def _session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test draws or fetches lands in its own folder, never in the user's cache."""
     monkeypatch.setenv("HDCCF_CACHE", str(tmp_path / "hdccf-cache"))
+
+
+@pytest.fixture
+def own_registries() -> Iterator[None]:
+    """Models, losses and metrics that a test registers are gone after it."""
+    from hdccf.evaluation import metrics
+    from hdccf.losses.contrastive import PAIR_LOSSES
+    from hdccf.models import MODELS
+
+    registries: list[dict[str, Any]] = [MODELS, PAIR_LOSSES, metrics._FORMULAS]
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, contents in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(contents)

@@ -180,7 +180,16 @@ class Options(BaseModel):
 
 
 class Settings(Options):
-    """The settings of a model."""
+    """The base of models' settings: a field for each, validated and frozen.
+
+    Examples
+    --------
+    >>> class ItemKNN(hdccf.Settings):
+    ...     model: ClassVar[str] = "item-knn"
+    ...     shrink: float = 10.0
+    >>> ItemKNN(shrink=20).changed(shrink=5).shrink
+    5.0
+    """
 
     space: ClassVar[Space] = Space()
     """What `hdccf tune` may change; settings without a space are not tuned."""
@@ -219,7 +228,13 @@ class Settings(Options):
 
 
 class TrainingSettings(Settings):
-    """What every model that is trained by gradients has in common."""
+    """What every model that is trained by gradients has in common: epochs, steps, early stopping.
+
+    Examples
+    --------
+    >>> TrainingSettings(epochs=20, learning_rate=0.01).patience
+    10
+    """
 
     epochs: int = Field(default=100, ge=1)
     """Passes over the training data at most; early stopping usually ends before."""
@@ -377,6 +392,8 @@ class EvaluationOptions(Options):
     items, as a user would meet them. Sampled figures look much better: read both."""
     ks: tuple[int, ...] = (10, 50)
     """Lengths of the top-k lists that are measured, such as 10,50."""
+    metrics: tuple[str, ...] = ()
+    """Measure only these, such as ndcg@10,recall@20,coverage@10; nothing is kept in the run."""
     part: str = "test"
     """Which held-out part. Tune on validation, report test."""
     negatives: int = 99

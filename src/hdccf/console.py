@@ -1,17 +1,22 @@
 """Console output: notes, progress bars, the live line of a training, and Ctrl-C between two steps.
 
-Everything goes to standard error, so that standard output carries results only. Where standard error is not a
-terminal, bars become plain lines.
+Everything goes to standard error, so that standard output carries results only. Where standard error is
+neither a terminal nor a notebook with ipywidgets, bars become plain lines.
 """
 
+import html
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import FrameType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -24,29 +29,51 @@ def note(message: str) -> None:
     sys.stderr.flush()
 
 
+def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for notebooks, the first column on the left and the others on the right; cells are HTML."""
+
+    def line(tag: str, cells: Sequence[str]) -> str:
+        first, *others = cells
+        right = "".join(f'<{tag} style="text-align: right">{cell}</{tag}>' for cell in others)
+        return f'<tr><{tag} style="text-align: left">{first}</{tag}>{right}</tr>'
+
+    body = "".join(line("td", row) for row in rows)
+    caption = f"<caption>{html.escape(title)}</caption>"
+    return f"<table>{caption}<thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
+
+
+def _live_console() -> "Console | None":
+    """Where bars can move: a terminal, or a notebook that has ipywidgets; None elsewhere."""
+    if not sys.stderr.isatty() and not ("ipykernel" in sys.modules and find_spec("ipywidgets")):
+        return None
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal or console.is_jupyter else None
+
+
 @contextmanager
 def progress_bar(
     description: str, total: int | None, *, enabled: bool = True, unit: str = ""
 ) -> Iterator[Callable[[int], None]]:
     """Gives a function that is told how many steps were taken since the last call.
 
-    `unit="bytes"` shows sizes and speed. Where standard error is not a terminal a line is written every ten
-    seconds instead of a bar.
+    `unit="bytes"` shows sizes and speed. Where no bar can move a line is written every ten seconds instead.
     """
     if not enabled:
         yield lambda steps: None
         return
-    if not sys.stderr.isatty():
+    console = _live_console()
+    if console is None:
         yield _plain_lines(description, total)
         return
     import rich.progress as bars
-    from rich.console import Console
 
     amounts: list[bars.ProgressColumn] = [bars.MofNCompleteColumn()]
     if unit == "bytes":
         amounts = [bars.DownloadColumn(), bars.TransferSpeedColumn()]
     columns = [bars.TextColumn("{task.description}"), bars.BarColumn(), *amounts, bars.TimeRemainingColumn()]
-    with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with bars.Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(description, total=total)
         yield lambda steps: bar.advance(task, steps)
 
@@ -96,8 +123,7 @@ class TrainingDisplay:
         self._pending: str | None = None
 
     def __enter__(self) -> Self:
-        if self.enabled and sys.stderr.isatty():
-            from rich.console import Console
+        if self.enabled and (console := _live_console()):
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
             self._bar = Progress(
@@ -107,7 +133,7 @@ class TrainingDisplay:
                 TimeElapsedColumn(),
                 TextColumn("at most"),
                 TimeRemainingColumn(),
-                console=Console(stderr=True),
+                console=console,
             )
             self._task = self._bar.add_task("", total=self.epochs * self.batches, epoch=0, status="")
             self._bar.start()
@@ -161,11 +187,10 @@ class RaceDisplay:
         self._live: Any = None
 
     def __enter__(self) -> Self:
-        if self.enabled and sys.stderr.isatty():
-            from rich.console import Console
+        if self.enabled and (console := _live_console()):
             from rich.live import Live
 
-            self._live = Live(self._table(), console=Console(stderr=True))
+            self._live = Live(self._table(), console=console)
             self._live.start()
         return self
 

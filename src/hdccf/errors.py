@@ -9,7 +9,16 @@ from importlib.util import find_spec
 
 
 class HdccfError(Exception):
-    """Anything that a user can cause and a user can mend."""
+    """Anything that a user can cause and a user can mend.
+
+    Examples
+    --------
+    >>> try:
+    ...     hdccf.HDCCF(temperature=-1)
+    ... except hdccf.HdccfError as error:
+    ...     print(error)
+    temperature=-1 is not possible: it should be greater than or equal to 0.0001
+    """
 
 
 class ConfigError(HdccfError):

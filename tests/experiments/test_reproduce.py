@@ -140,6 +140,31 @@ def test_progress_says_how_much_is_left(
     assert "2 of 2 runs are in" in capsys.readouterr().err
 
 
+def test_the_time_left_counts_later_parts_and_no_row_that_failed(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted: list[list[str]] = []
+
+    def count(records: object, pending: list[reproducing.Run]) -> str:
+        counted.append([run.row.label for run in pending])
+        return "?"
+
+    monkeypatch.setattr(reproducing, "_time_left", count)
+    rows = [
+        Row("pop", model="most-popular"),
+        Row("no", {"max_items": 3}, "ease", seeds=2),
+        Row("ease", model="ease"),
+    ]
+    later = [[Row("pop", model="most-popular"), Row("chance", model="random", seeds=2)]]
+    replace(runner(split, tmp_path), progress=True).train(rows, later)
+    assert counted == [
+        ["pop", "no", "no", "ease", "chance", "chance"],
+        ["no", "no", "ease", "chance", "chance"],
+        ["ease", "chance", "chance"],
+    ]
+    assert "; ?, with 2 runs of later parts" in capsys.readouterr().err
+
+
 # -- trained on both parts -----------------------------------------------------------------------------------
 
 

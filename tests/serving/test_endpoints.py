@@ -140,7 +140,7 @@ def test_the_model_is_named(client: TestClient, known: Recommender) -> None:
     assert (found["users"], found["items"], found["events"]) == (40, 30, len(known.events))
     assert found["run"] == "first"
     assert client.get("/readyz").json() == {"status": "ready", "model": found["model"]}
-    assert client.get("/healthz").json()["status"] == "alive"
+    assert client.get("/healthz").json() == {"status": "alive", "model": found["model"]}
 
 
 def test_prometheus_finds_requests_by_route_and_status(client: TestClient) -> None:

@@ -119,6 +119,14 @@ def test_what_is_no_json_is_refused(client: TestClient, path: str, body: bytes) 
     problem(answered, answered.status_code)
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain"])
+def test_json_under_another_content_type_is_told_of(client: TestClient, kind: str) -> None:
+    answered = client.post("/v1/recommend", content=b'{"users": [1]}', headers={"content-type": kind})
+    assert problem(answered, 415)["detail"] == (
+        f"the body is {kind}; send JSON with the header Content-Type: application/json"
+    )
+
+
 def test_half_a_character_is_refused_and_can_be_said(client: TestClient) -> None:
     for body in (b'{"users": ["\\ud800"]}', b'{"users": [1], "\\ud800": 1}'):
         answered = client.post("/v1/recommend", content=body, headers={"content-type": "application/json"})
@@ -150,7 +158,7 @@ def test_large_bodies_are_refused_announced_or_not(serving: Serving) -> None:
     assert "content-length" not in chunked.request.headers
     problem(chunked, 413)
     fits = client.post("/v1/recommend", content=iter([b'{"users":', b"[1]}"]))
-    assert fits.status_code == 422  # no content type
+    assert "Content-Type: application/json" in problem(fits, 415)["detail"]
     fits = client.post(
         "/v1/recommend", content=iter([b'{"users":', b"[1]}"]), headers={"content-type": "application/json"}
     )

@@ -36,8 +36,13 @@ def _lengths(given: str) -> tuple[int, ...]:
         ) from cause
 
 
+def _names(given: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in given.split(",") if name.strip())
+
+
 _RANKING = Panel(
     flags={
+        "metrics": Flag(metavar="NAME,NAME,…", parse=_names),
         "protocols": Flag("--protocol", metavar="sampled|full|both", shown="both", parse=_protocols),
         "ks": Flag("--k", metavar="K,K,…", shown=",".join(map(str, _DEFAULTS.ks)), parse=_lengths),
         "part": Flag(metavar="test|validation"),
@@ -45,6 +50,8 @@ _RANKING = Panel(
     }
 )
 Ranking = Annotated[EvaluationOptions, _RANKING]
+_COMPARED = tuple(name for name in EvaluationOptions.model_fields if name != "metrics")
+"""`compare` has names of its own: it asks for them among what was measured."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with full precision.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")]
 
@@ -117,7 +124,7 @@ def compare(
             metavar="RUN_A RUN_B …", help="Run directories on the same split, or the one .parquet of a table."
         ),
     ],
-    options: Ranking,
+    options: Annotated[EvaluationOptions, Panel(only=_COMPARED, flags=_RANKING.flags)],
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -140,7 +147,7 @@ def compare(
     from hdccf.evaluation.compare import evaluate_run, grouped, read_per_user
 
     _refuse_both(as_json, as_markdown)
-    names = [name.strip() for name in metrics.split(",")] if metrics else None
+    names = _names(metrics) if metrics else None
     if len(runs) == 1 and runs[0].suffix == ".parquet":
         _show(compare_systems(read_per_user(runs[0]), names), as_json, as_markdown)
         return

@@ -187,9 +187,10 @@ def models(
     from rich.console import Console
     from rich.table import Table
 
-    from hdccf.models import MODELS, entry_named, presets_of
+    from hdccf.models import MODELS, entry_named, load_plugins, presets_of
 
     if name is None:
+        load_plugins()
         titles = ("model", "what it is", "presets")
         rows = [(each, entry.summary, ", ".join(presets_of(each))) for each, entry in MODELS.items()]
     else:

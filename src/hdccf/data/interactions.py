@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import sparse
 
+from hdccf.console import html_table
 from hdccf.data.adjacency import (
     Adjacency,
     IntArray,
@@ -205,10 +206,18 @@ class Interactions:
             f"{len(self):,} pairs",
             f"{100 * self.density:.3f} % dense",
         ]
-        if self.time_range is not None:
-            first, last = (str(moment.astype("datetime64[D]")) for moment in self.time_range)
-            parts.append(f"{first} to {last}")
-        return f"Interactions({', '.join(parts)})"
+        return f"Interactions({', '.join([*parts, *self._dates()])})"
+
+    def _repr_html_(self) -> str:
+        head = ["users", "items", "pairs", "density", *["times"] * (self.times is not None)]
+        cells = [f"{self.n_users:,}", f"{self.n_items:,}", f"{len(self):,}", f"{100 * self.density:.3f} %"]
+        return html_table("Interactions", head, [[*cells, *self._dates()]])
+
+    def _dates(self) -> list[str]:
+        """From the first day to the last; nothing without times."""
+        if self.time_range is None:
+            return []
+        return [" to ".join(str(moment.astype("datetime64[D]")) for moment in self.time_range)]
 
     # -- slices ----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hdccf.console import note
+from hdccf.console import html_table, note
 from hdccf.data.interactions import Interactions, align
 from hdccf.data.read import read
 from hdccf.errors import ConfigError, DataError
@@ -113,6 +113,14 @@ class Split:
     def __repr__(self) -> str:
         sizes = " + ".join(f"{len(self.part(name)):,}" for name in PARTS)
         return f"Split({self.method}, {self.n_users:,} users × {self.n_items:,} items, {sizes} pairs)"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name in PARTS:
+            part = self.part(name)
+            present = (np.count_nonzero(side.degrees) for side in (part.by_user, part.by_item))
+            rows.append([name, *(f"{count:,}" for count in (len(part), *present))])
+        return html_table(repr(self), ["part", "pairs", "users", "items"], rows)
 
     def describe(self) -> str:
         """What is in each part and what the cut left without training data, one fact a line."""

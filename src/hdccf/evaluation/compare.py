@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from html import escape
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from hdccf.config import EvaluationOptions
-from hdccf.console import note
+from hdccf.console import html_table, note
 from hdccf.data.parquet import read_parquet
 from hdccf.data.split import Split
 from hdccf.errors import DiskFullError, EvaluationError, one_line
@@ -66,7 +67,12 @@ class Test:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The result of `compare`: cells, significance tests, and their tables; print it."""
+    """The result of `compare`: cells, significance tests, and their tables; print it.
+
+    Examples
+    --------
+    >>> hdccf.compare(evaluations).is_significant("full", "ndcg@10")  # doctest: +SKIP
+    """
 
     systems: list[str]
     cells: dict[tuple[str, str], dict[str, Cell]]
@@ -111,15 +117,20 @@ class Comparison:
     def __str__(self) -> str:
         return self.to_markdown()
 
+    def _repr_html_(self) -> str:
+        rows = self._rows(("<b>", "</b>"), ("<u>", "</u>"), "*")
+        escaped = [[escape(system), *cells] for system, *cells in rows]
+        return html_table(self._legend(), ["", *map(" ".join, self.cells)], escaped)
+
     def __rich__(self) -> "RenderableType":
         from rich import box
         from rich.console import Group
-        from rich.markup import escape
+        from rich.markup import escape as plain
         from rich.table import Table
 
         rows = self._rows(("[bold]", "[/bold]"), ("[underline]", "[/underline]"), "*")
         table = rich_table(
-            ["", *map(" ".join, self.cells)], [[escape(system), *cells] for system, *cells in rows]
+            ["", *map(" ".join, self.cells)], [[plain(system), *cells] for system, *cells in rows]
         )
         tests = Table(box=box.SIMPLE, padding=0, pad_edge=False)
         tests.add_column("best against", no_wrap=True)
@@ -131,7 +142,7 @@ class Comparison:
             low, high = result.interval
             tests.add_row(
                 f"{test.protocol} {test.metric}",
-                escape(test.other),
+                plain(test.other),
                 f"{result.difference:+.4f} ({low:+.3f} to {high:+.3f})",
                 f"{test.holm_t:.1g}",
                 f"{test.holm_wilcoxon:.1g}",
@@ -168,19 +179,36 @@ class Comparison:
 
 
 def compare(
-    systems: Mapping[str, Sequence[Evaluation]],
+    systems: Mapping[str, Evaluation | Sequence[Evaluation]],
     names: Sequence[str] | None = None,
     *,
     resamples: int = 2000,
     seed: int = 0,
 ) -> Comparison:
-    """Compares systems, each given by one evaluation for each seed of its training.
+    """Compares systems on the same users: paired tests, Holm-corrected, and bootstrap intervals.
 
-    A user's values are averaged over a system's seeds, and systems are paired over users. `names` are
-    accuracy metrics; without them HR at the smallest K and NDCG at every K that all have, as in the paper.
+    Parameters
+    ----------
+    systems
+        By name the evaluation of each, or one for each seed of its training; a user's values are averaged
+        over the seeds.
+    names
+        Accuracy metrics; without them those that `evaluate(metrics=…)` was given, or else HR at the smallest
+        K and NDCG at every K that all have, as in the paper.
+    resamples, seed
+        Of the bootstrap.
+
+    Examples
+    --------
+    >>> split = hdccf.leave_one_out(hdccf.synthetic_world(1500, n_users=100, n_items=200).interactions)
+    >>> models = {"popular": hdccf.MostPopular(), "ease": hdccf.EASE()}
+    >>> found = {name: hdccf.evaluate(hdccf.fit(split, one), split) for name, one in models.items()}
+    >>> hdccf.compare(found).systems
+    ['popular', 'ease']
     """
-    evaluations = [evaluation for runs in systems.values() for evaluation in runs]
-    _check(systems, evaluations)
+    runs_of = {name: [runs] if isinstance(runs, Evaluation) else runs for name, runs in systems.items()}
+    evaluations = [evaluation for runs in runs_of.values() for evaluation in runs]
+    _check(runs_of, evaluations)
     protocols = [p for p in evaluations[0].values if all(p in each.values for each in evaluations)]
     if not protocols:
         raise EvaluationError(
@@ -190,17 +218,19 @@ def compare(
         ks = sorted(set.intersection(*(set(evaluation.settings["ks"]) for evaluation in evaluations)))
         if not ks:
             raise EvaluationError("the evaluations have no K in common; evaluate all of them at the same K")
-        names = [f"hr@{ks[0]}", *(f"ndcg@{k}" for k in ks)]
+        asked = evaluations[0].settings.get("metrics", ())
+        names = [name for name in asked if name.partition("@")[0] not in metrics.LIST_METRICS]
+        names = names or [f"hr@{ks[0]}", *(f"ndcg@{k}" for k in ks)]
     for name in names:
         metrics.parse(name)
     generator = np.random.default_rng(seed)
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
     differences: dict[tuple[str, str, str, str], Values] = {}
     for protocol, name in product(protocols, names):
-        of_user = _averaged_over_seeds(systems, f"{protocol}/{name}")
+        of_user = _averaged_over_seeds(runs_of, f"{protocol}/{name}")
         intervals = bootstrap_intervals(list(of_user.values()), resamples=resamples, generator=generator)
         row = {}
-        for (system, runs), interval in zip(systems.items(), intervals, strict=True):
+        for (system, runs), interval in zip(runs_of.items(), intervals, strict=True):
             means = [run.values[protocol][name] for run in runs]
             deviation = float(np.std(means, ddof=1)) if len(means) > 1 else None
             row[system] = Cell(float(of_user[system].mean()), interval, deviation, len(means))
@@ -344,12 +374,19 @@ def evaluate_run(
     same options and the weights have not changed.
     """
     asked = EvaluationOptions(**options).model_dump()
+    if asked["metrics"]:  # a part of what the folder is for
+        return evaluate(run, run.split, **asked, progress=progress, rank=rank)
     folder, weights = Path(run.path) / FOLDER / asked["part"], Path(run.path) / "best.safetensors"
     # None where there is no file to tell whether the weights have changed.
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:16] if weights.exists() else None
     if not again and digest is not None and folder.exists():
         saved = Evaluation.load(folder)
-        settings = {**asked, "protocols": [*asked["protocols"]], "ks": sorted(set(asked["ks"]))}
+        settings = {
+            **asked,
+            "protocols": [*asked["protocols"]],
+            "metrics": [],
+            "ks": sorted(set(asked["ks"])),
+        }
         del settings["memory"]  # which changes no number
         settings |= {"split": run.split.fingerprint, "candidates": CANDIDATE_FORMAT, "weights": digest}
         if all(saved.settings.get(setting) == value for setting, value in settings.items()):

@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.config import EvaluationOptions
+from hdccf.console import html_table
 from hdccf.data.parquet import read_parquet
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
@@ -115,6 +116,9 @@ class Evaluation:
 
         return Group(self._title(), *(rich_table(*table) for table in self._tables()), *self.remarks())
 
+    def _repr_html_(self) -> str:
+        return html_table(self._title(), *self.overall_table())
+
     def _title(self) -> str:
         return (
             f"{self.settings['part']}: {self.facts['users']:,} users, {self.facts['held_out']:,} held-out "
@@ -217,6 +221,7 @@ def evaluate(
     negatives: int = DEFAULTS.negatives,
     seed: int = DEFAULTS.seed,
     *,
+    metrics: Sequence[str] = DEFAULTS.metrics,
     weighting: str = DEFAULTS.weighting,
     beyond_accuracy: bool = True,
     similarity_users: int | None = DEFAULT_SIMILARITY_USERS,
@@ -244,6 +249,9 @@ def evaluate(
         Drawn negatives of each user in sampled ranking.
     seed
         Draws the negatives and orders tied items. Use the same for all systems that are compared.
+    metrics
+        Only these, such as ["ndcg@10", "recall@20", "coverage@10", "auc"], instead of all at each of `ks`.
+        Own ones are added with `register_metric`.
     weighting
         "uniform" negatives, or "popularity" to draw them by their training interactions.
     beyond_accuracy
@@ -274,17 +282,27 @@ def evaluate(
     >>> found = hdccf.evaluate(model, split, part="validation", protocols=("full",), ks=(5, 10))
     >>> found.values["full"]["hr@5"] <= found.values["full"]["hr@10"]
     True
+    >>> hdccf.evaluate(model, split, metrics=["recall@20"]).values["full"].keys()
+    dict_keys(['recall@20'])
     """
+    named = _Named.of(metrics)
+    ks, beyond_accuracy = named.ks or ks, bool(named.lists) if metrics else beyond_accuracy
     if not ks or any(k < 1 for k in ks):
         raise EvaluationError(
             f"ks={list(ks)} is impossible; give one or more list lengths of at least 1, such as 10"
         )
     chosen, sizes = check_protocols(tuple(protocols)), tuple(sorted(set(ks)))
+    if named.lists and "full" not in chosen:
+        raise EvaluationError(
+            f"{named.lists[0]} is measured in full ranking and protocols={list(chosen)}; add 'full'"
+        )
+    if named.lists and not named.accuracy:
+        chosen = ("full",)  # the other protocol would have no value
     sampling: dict[str, Any] = {"negatives": negatives, "weighting": weighting, "seed": seed}
     where = folder if folder is None or folder is CACHE else Path(folder)
     ranker = Ranker(split, part, **sampling, memory=memory, folder=where)
     facts = _facts(scorer, ranker, chosen, sizes[-1])
-    results = _Results(ranker.queries, sizes, ListMetrics(split.train, item_vectors))
+    results = _Results(ranker.queries, sizes, ListMetrics(split.train, item_vectors), named)
     for protocol in chosen:
         top = sizes[-1] if beyond_accuracy and protocol == "full" else 0
         if rank is None:
@@ -298,6 +316,7 @@ def evaluate(
         "part": part,
         "protocols": list(chosen),
         "ks": list(sizes),
+        "metrics": list(metrics),
         **sampling,
         "beyond_accuracy": beyond_accuracy,
         "similarity_users": similarity_users,
@@ -307,11 +326,35 @@ def evaluate(
     return Evaluation(results.values, results.frame(), results.group_values, facts, settings)
 
 
+@dataclass(frozen=True)
+class _Named:
+    """The metrics that were asked for by name; none is all of them."""
+
+    accuracy: tuple[str, ...]
+    lists: tuple[str, ...]
+    ks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> "_Named":
+        if isinstance(names, str):
+            raise EvaluationError(f"metrics={names!r} is one name; give a list of them, as in [{names!r}]")
+        parsed = {name: metrics.parse(name, lists=True) for name in names}
+        lists = tuple(name for name, (metric, _) in parsed.items() if metric in metrics.LIST_METRICS)
+        accuracy = tuple(name for name in parsed if name not in lists)
+        return cls(accuracy, lists, tuple(k for _, k in parsed.values() if k))
+
+    def __bool__(self) -> bool:
+        return bool(self.accuracy or self.lists)
+
+    def __contains__(self, name: object) -> bool:
+        return not self or name in self.accuracy or name in self.lists
+
+
 class _Results:
     """Per-user values, their means, and their means by group."""
 
-    def __init__(self, queries: Queries, ks: tuple[int, ...], lists: ListMetrics) -> None:
-        self.queries, self.ks, self.lists = queries, ks, lists
+    def __init__(self, queries: Queries, ks: tuple[int, ...], lists: ListMetrics, named: _Named) -> None:
+        self.queries, self.ks, self.lists, self.named = queries, ks, lists, named
         self.activity = queries.split.train.by_user.degrees[queries.users]
         self.users, self.items = user_groups(self.activity), item_groups(lists.counts)
         self.values: dict[str, dict[str, float]] = {}
@@ -322,7 +365,7 @@ class _Results:
         """Accuracy metrics; an item group's on its own held-out items, each ranked as the only one."""
         self.values[protocol] = {}
         asked = self.items.which[self.queries.items]
-        for name in metrics.names_at(self.ks):
+        for name in self.named.accuracy if self.named else metrics.names_at(self.ks):
             self._add(protocol, name, metrics.per_user(ranks, name))
             of_items = self.items.means(metrics.per_user(ranks.alone, name), asked)
             self._add_groups("items", protocol, name, of_items)
@@ -342,6 +385,8 @@ class _Results:
             # An item group's: of the part of each list that belongs to it.
             parts = [np.where(which == number, listed, -1) for number in range(len(self.items))]
             for metric, (measure, rows) in list_metrics.items():
+                if f"{metric}@{k}" not in self.named:
+                    continue
                 of_user = np.full(len(lists), np.nan)
                 of_user[rows] = measure(listed[rows])
                 if metric == "similarity" and np.isnan(of_user).all():
@@ -374,6 +419,8 @@ class _Results:
         of_items = [shown[self.items.which == number] for number in range(len(self.items))]
         for metric in (metrics.coverage, metrics.gini):
             name = f"{metric.__name__}@{k}"
+            if name not in self.named:
+                continue
             self.values[protocol][name] = metric(shown)
             self._add_groups("users", protocol, name, self.users.named(map(metric, of_users)))
             self._add_groups("items", protocol, name, self.items.named(map(metric, of_items)))

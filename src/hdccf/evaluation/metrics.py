@@ -21,7 +21,7 @@ interactions counts as having one, or its novelty would be infinite.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -32,11 +32,15 @@ from scipy import sparse
 
 from hdccf.data.interactions import Interactions
 from hdccf.errors import EvaluationError
+from hdccf.models import load_plugins
 
 IndexArray = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 AT_K = ("hr", "ndcg", "recall", "precision", "mrr", "map")
+LIST_METRICS = ("coverage", "gini", "popularity", "novelty", "similarity")
+"""Of the top-k lists of full ranking, beyond accuracy."""
+_NAME = "[a-z][a-z0-9_-]*"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +100,12 @@ class Ranks:
 def per_user(ranks: Ranks, name: str) -> Values:
     """The metric of each user; NaN for those who have nothing to rank against."""
     metric, k = parse(name)
-    values = auc(ranks) if metric == "auc" else _FORMULAS[metric](ranks, k)
+    values = auc(ranks) if metric == "auc" else np.asarray(_FORMULAS[metric](ranks, k))
+    if values.shape != ranks.negatives.shape:
+        raise EvaluationError(
+            f"metric {metric!r} returned values of shape {values.shape}; return one for each of the "
+            f"{len(ranks.negatives)} users"
+        )
     return np.where(ranks.negatives > 0, values, np.nan)
 
 
@@ -164,7 +173,40 @@ def auc(ranks: Ranks) -> Values:
     return ranks.sums((negatives - above - tied / 2) / np.maximum(negatives, 1)) / ranks.relevant
 
 
-_FORMULAS = dict(zip(AT_K, (hr, ndcg, recall, precision, mrr, average_precision), strict=True))
+Formula = Callable[[Ranks, int], Values]
+"""The values of all users at a K."""
+
+_FORMULAS: dict[str, Formula] = dict(
+    zip(AT_K, (hr, ndcg, recall, precision, mrr, average_precision), strict=True)
+)
+
+
+def register_metric(name: str) -> Callable[[Formula], Formula]:
+    """Adds an accuracy metric, which `name@K` measures where metrics are named.
+
+    These are `evaluate(metrics=…)`, `compare(names=…)`, the setting `validation_metric`, and `--metrics`.
+
+    Parameters
+    ----------
+    name
+        In lower case. The decorated function takes the `Ranks` of all users and K, and returns a value for
+        each user; higher is better. `ranks.above` counts the candidates that score more than each held-out
+        item, and `ranks.sums` adds what belongs to the held-out items of a user.
+
+    Examples
+    --------
+    >>> @hdccf.register_metric("first")
+    ... def first(ranks, k):
+    ...     return ranks.sums(ranks.above == 0) / ranks.relevant
+    """
+    if not re.fullmatch(_NAME, name) or name in (*AT_K, *LIST_METRICS, "auc"):
+        raise EvaluationError(f"metric={name!r} is taken or no name; choose another one in lower case")
+
+    def register(formula: Formula) -> Formula:
+        _FORMULAS[name] = formula
+        return formula
+
+    return register
 
 
 def names_at(ks: Sequence[int]) -> tuple[str, ...]:
@@ -172,14 +214,17 @@ def names_at(ks: Sequence[int]) -> tuple[str, ...]:
     return (*(f"{metric}@{k}" for k in ks for metric in AT_K), "auc")
 
 
-def parse(name: str) -> tuple[str, int]:
-    """ "ndcg@10" → ("ndcg", 10); AUC looks at all ranks and has no K."""
+def parse(name: str, *, lists: bool = False) -> tuple[str, int]:
+    """ "ndcg@10" → ("ndcg", 10); AUC looks at all ranks and has no K. `lists` allows metrics of lists."""
     if name == "auc":
         return "auc", 0
-    match = re.fullmatch(r"([a-z]+)@([1-9][0-9]*)", name)
-    if match is None or match[1] not in AT_K:
+    others = LIST_METRICS if lists else ()
+    match = re.fullmatch(rf"({_NAME})@([1-9][0-9]*)", name)
+    if match is not None and match[1] not in (*_FORMULAS, *others):
+        load_plugins()
+    if match is None or match[1] not in (*_FORMULAS, *others):
         raise EvaluationError(
-            f"metric={name!r} is unknown; choose 'auc' or one of {list(AT_K)} followed by @K, "
+            f"metric={name!r} is unknown; choose 'auc' or one of {[*_FORMULAS, *others]} followed by @K, "
             "such as 'ndcg@10'"
         )
     return match[1], int(match[2])

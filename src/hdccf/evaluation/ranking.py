@@ -86,7 +86,27 @@ class Ranking:
 
 
 class Ranker:
-    """Ranks the held-out items of a part of a split; prepared once, then cheap to reuse for many scorers."""
+    """Ranks the held-out items of a part of a split; prepared once, then cheap to reuse for many scorers.
+
+    Parameters
+    ----------
+    split, part
+        The split, and "validation" or "test".
+    negatives, weighting, seed, memory, folder
+        As in `evaluate`.
+    drawn
+        Returns frozen negatives from another place than `folder`.
+    first_user
+        Where the split is a shard of users, the number of its user 0 among all: the order of tied items in
+        lists depends on it.
+
+    Examples
+    --------
+    >>> split = hdccf.leave_one_out(hdccf.synthetic_world(1500, n_users=100, n_items=200).interactions)
+    >>> ranker, model = Ranker(split, "validation"), hdccf.fit(split, hdccf.MostPopular())
+    >>> 0 < ranker.measure(model, ("ndcg@10",), ("full",))["full"]["ndcg@10"] < 1
+    True
+    """
 
     def __init__(
         self,
@@ -101,11 +121,6 @@ class Ranker:
         drawn: Callable[[], Candidates] | None = None,
         first_user: int = 0,
     ) -> None:
-        """`drawn` returns frozen negatives from another place than `folder`.
-
-        Where the split is a shard of users, `first_user` is the number of its user 0 among all: the order of
-        tied items in lists depends on it.
-        """
         if memory < 1:
             raise EvaluationError(
                 f"memory={memory} MiB is too little; use 1 or more, usually {DEFAULT_MEMORY}"

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -183,14 +184,24 @@ class Reproduction:
         """Runs a study, or all of them, and gives the stems of the files that it wrote."""
         self._refuse_dirty()
         has_times = self.plan.has_times
-        if study == ALL:
-            possible = [name for name in STUDIES if name != "recency" or has_times]
-            return [stem for name in possible for stem in self.run(name)]
-        if study != "table":
-            return [self._study(study)]
-        if not has_times and self.progress:
+        studies = [name for name in STUDIES if name != "recency" or has_times] if study == ALL else [study]
+        if "table" in studies and not has_times and self.progress:
             note(f"{self.plan.dataset} has no times, so there is no time-aware part")
-        return [self._table(time_aware) for time_aware in ([False, True] if has_times else [False])]
+        parts = [
+            (name, time_aware)
+            for name in studies
+            for time_aware in ([False, True] if name == "table" and has_times else [False])
+        ]
+        rows = [self._rows(*part) for part in parts]
+        stems = []
+        for number, ((name, time_aware), own) in enumerate(zip(parts, rows, strict=True)):
+            later = rows[number + 1 :]
+            made = self._table(own, time_aware, later) if name == "table" else self._study(name, own, later)
+            stems.append(made)
+        return stems
+
+    def _rows(self, study: str, time_aware: bool) -> list[Row]:
+        return self._chosen(plans.table(self.plan, True) if time_aware else STUDIES[study](self.plan))
 
     def _refuse_dirty(self) -> None:
         """Results that are kept beside the code name the commit that they can be made again with."""
@@ -201,22 +212,20 @@ class Reproduction:
                 "again; commit first, or give another --out, or --allow-dirty"
             )
 
-    def _table(self, time_aware: bool) -> Path:
+    def _table(self, rows: list[Row], time_aware: bool, later: Sequence[list[Row]]) -> Path:
         plan = self.plan
-        rows = self._chosen(plans.table(plan, time_aware))
         if self.progress:
             for row in rows:
                 note(f"{row.label}: {row.origin}")
-        outcome = self.train(rows)
+        outcome = self.train(rows, later)
         title = f"{plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
         results = Results.of(title, rows, outcome, self._command("table"))
         stem = plan.results / "table" / part_name(plan.dataset, time_aware)
         write_table(results.compared(self.journal.evaluation), stem)
         return stem
 
-    def _study(self, study: str) -> Path:
-        rows = self._chosen(STUDIES[study](self.plan))
-        outcome = self.train(rows)
+    def _study(self, study: str, rows: list[Row], later: Sequence[list[Row]]) -> Path:
+        outcome = self.train(rows, later)
         title = f"{_TITLES[study]} on {self.plan.dataset}"
         results = Results.of(title, rows, outcome, self._command(study))
         if not results.rows:
@@ -245,10 +254,14 @@ class Reproduction:
 
     # -- runs ------------------------------------------------------------------------------------------------
 
-    def train(self, rows: list[Row]) -> Outcome:
-        """Trains what is not in the journal yet; a row that is impossible here is reported and left out."""
-        runs = [self.run_of(row, seed) for row in rows for seed in range(row.seeds)]
-        missing = [run for run in runs if self.journal.find(run) is None]
+    def train(self, rows: list[Row], later: Sequence[list[Row]] = ()) -> Outcome:
+        """Trains what is not in the journal yet; a row that is impossible here is reported and left out.
+
+        The estimated time counts the rows of `later` parts as well.
+        """
+        runs, missing = self._runs(rows), self._missing(rows)
+        here = {run.key for run in missing}
+        ahead = {run.key: run for part in later for run in self._missing(part) if run.key not in here}
         failures: dict[str, str] = {}
         if self.progress and len(missing) < len(runs):
             note(f"{len(runs) - len(missing)} of {len(runs)} runs are in {self.journal.path} already")
@@ -257,7 +270,9 @@ class Reproduction:
             if label in failures:
                 continue
             if self.progress:
-                left = _time_left(self.journal.records(), missing[number:])
+                pending = [each for each in missing[number:] if each.row.label not in failures]
+                left = _time_left(self.journal.records(), [*pending, *ahead.values()])
+                left += f", with {len(ahead)} runs of later parts" if ahead else ""
                 note(f"run {number + 1} of {len(missing)}: {label}, seed {run.seed}; {left}")
             try:
                 self._do(run)
@@ -272,6 +287,12 @@ class Reproduction:
             if record is not None:
                 found[run.row.label].append(record)
         return Outcome(found, failures)
+
+    def _runs(self, rows: list[Row]) -> list[Run]:
+        return [self.run_of(row, seed) for row in rows for seed in range(row.seeds)]
+
+    def _missing(self, rows: list[Row]) -> list[Run]:
+        return [run for run in self._runs(rows) if self.journal.find(run) is None]
 
     def run_of(self, row: Row, seed: int) -> Run:
         """The run of a row with a seed."""

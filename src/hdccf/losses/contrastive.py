@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from hdccf.errors import ConfigError
+
 Weights = Float[Tensor, "r c"] | Float[Tensor, " c"]
 """Logarithms of weights: a negative's count in the multi-set, its frequency correction, −inf to mask it."""
 
@@ -285,3 +287,33 @@ def _sum_of(each: Float[Tensor, "b s"], log_weights: LogWeights) -> Float[Tensor
 
 PAIR_LOSSES: dict[str, PairLoss] = {"bpr": pairwise_loss, "pointwise": cross_entropy_loss}
 """Losses of one negative, by the name that HDCCF's `loss` setting has for its ablations."""
+
+_BUILT_IN = frozenset(PAIR_LOSSES)
+
+
+def register_loss(name: str) -> Callable[[PairLoss], PairLoss]:
+    """Adds a loss for HDCCF's setting `loss`; it is trained with the samplers `in-batch` and `uniform`.
+
+    Parameters
+    ----------
+    name
+        The value of the setting. The decorated function takes the scores of B positives, of S negatives of
+        each (B × S) and the logarithms of the negatives' weights, or None. It returns a loss for each
+        positive.
+
+    Examples
+    --------
+    >>> @hdccf.register_loss("hinge")
+    ... def hinge(positive, negative, log_weights):
+    ...     return (1 - positive.unsqueeze(1) + negative).clamp_min(0).mean(1)
+    >>> hdccf.HDCCF(loss="hinge", sampler="uniform").loss
+    'hinge'
+    """
+    if name in _BUILT_IN or name == "contrastive":
+        raise ConfigError(f"loss={name!r} is a loss of hdccf; register yours under another name")
+
+    def register(loss: PairLoss) -> PairLoss:
+        PAIR_LOSSES[name] = loss
+        return loss
+
+    return register

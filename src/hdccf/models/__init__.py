@@ -1,21 +1,29 @@
 """The models, by name. Adding one is a file, its settings and a line in `MODELS`.
 
 A model's file is imported when it is first asked for, so that a run of one model does not load the others.
+Models of other packages are added by `register_model`.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hdccf.config import Settings, read_toml
-from hdccf.errors import ConfigError
+from hdccf.config import Settings, build_settings, read_toml
+from hdccf.console import note
+from hdccf.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hdccf.models.base import Build
+
+PLUGINS = "hdccf.models"
+"""The entry point group of other packages: modules that register models, losses or metrics."""
+
+B = TypeVar("B", bound=Callable[..., Any])
 
 TUNED = Path(__file__).parents[1] / "tuned"
 """Tuned settings are presets: `tuned/DATASET/MODEL.toml`, and `tuned/DATASET-time/MODEL.toml` for time-aware
@@ -151,8 +159,63 @@ MODELS: dict[str, Entry] = {
 }
 
 
+_BUILT_IN = frozenset(MODELS)
+
+
+def register_model(settings: type[Settings], summary: str = "") -> Callable[[B], B]:
+    """Adds a model, so that `fit`, `load_run` and all commands know it by its name.
+
+    A run is opened by the name of its model. So the module that registers the model has to be imported
+    first; the commands import every module in the entry point group `hdccf.models`.
+
+    Parameters
+    ----------
+    settings
+        The settings class; its class variable `model` is the name.
+    summary
+        What `hdccf models` says about it; without one, the first line of the docstring.
+
+    Returns
+    -------
+    A decorator for the model class, or for a function that takes settings, training pairs and a generator.
+
+    Examples
+    --------
+    >>> class Shelf(hdccf.Settings):
+    ...     model: ClassVar[str] = "shelf"
+    >>> @hdccf.register_model(Shelf)
+    ... class ShelfModel(hdccf.Model):
+    ...     '''The order of the catalogue, for every user.'''
+    """
+    name = settings.model
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name) or name in _BUILT_IN:
+        problem = "is a model of hdccf" if name in _BUILT_IN else "is no name"
+        raise ConfigError(
+            f"model={name!r} of {settings.__name__} {problem}; give the class another, as in "
+            'model: ClassVar[str] = "my-model"'
+        )
+
+    def register(build: B) -> B:
+        MODELS[name] = Entry(lambda: (settings, build), summary or (build.__doc__ or "").partition("\n")[0])
+        return build
+
+    return register
+
+
+@cache
+def load_plugins() -> None:
+    """Imports the modules that other packages name in the entry point group `hdccf.models`, once."""
+    for plugin in entry_points(group=PLUGINS):
+        try:
+            plugin.load()
+        except Exception as cause:  # one broken package must not take the others away
+            note(f"{plugin.value} of the entry points {PLUGINS} cannot be imported: {one_line(cause)}")
+
+
 def entry_named(name: str) -> Entry:
     """The registry's entry, or an error that suggests the nearest name."""
+    if name not in MODELS:
+        load_plugins()
     if name not in MODELS:
         close = get_close_matches(name, MODELS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
@@ -185,3 +248,23 @@ def preset_named(model: str, preset: str) -> dict[str, Any]:
         known = presets_of(model) or "none"
         raise ConfigError(f"preset={preset!r} is unknown for model {model}; choose one of {known}")
     return read_toml(TUNED / preset / f"{model}.toml")
+
+
+def preset(name: str, model: str = "hdccf", **changes: Any) -> Settings:
+    """Settings by the name of a preset.
+
+    Parameters
+    ----------
+    name
+        One of those that `hdccf models` lists for the model, such as "paper" or "ml-100k-time".
+    model
+        The name of the model.
+    changes
+        Settings that differ from the preset's.
+
+    Examples
+    --------
+    >>> hdccf.preset("paper-in-batch", temperature=0.2).sampler
+    'in-batch'
+    """
+    return build_settings(entry_named(model).settings, preset_named(model, name), changes)

@@ -22,7 +22,15 @@ from hdccf.similarity import Dot, Vectors
 
 
 class ALS(WeightedHistories):
-    """Weighted matrix factorisation of all pairs, solved side by side (Hu et al., ICDM 2008; implicit)."""
+    """Weighted matrix factorisation of all pairs, solved side by side (Hu et al., ICDM 2008; implicit).
+
+    `hdccf models als` lists every setting with its default.
+
+    Examples
+    --------
+    >>> ALS(embedding_dim=32).embedding_dim
+    32
+    """
 
     model: ClassVar[str] = "als"
     weighs_positives: ClassVar[bool] = True

@@ -61,6 +61,10 @@ class Objective(NamedTuple):
     """One loss to be minimised, and the parameter group it drives.
 
     In a process group the loss and its terms are this process's part: the parts add up to the batch's.
+
+    Examples
+    --------
+    >>> Objective(loss, "all", {})  # doctest: +SKIP
     """
 
     loss: Float[Tensor, ""]
@@ -74,6 +78,16 @@ class Model(nn.Module):
 
     A plain model yields one objective a batch, an adversarial one two; both share the training loop. A model
     whose `groups` are empty is not trained by gradients: it is computed by `solve`, or when it is built.
+
+    Parameters
+    ----------
+    settings
+        The model's settings.
+
+    Examples
+    --------
+    >>> @hdccf.register_model(ItemKNN)  # doctest: +SKIP
+    ... class ItemKNNModel(hdccf.Model): ...  # in full in docs/models.md
     """
 
     process_group: ProcessGroup = SINGLE_PROCESS

@@ -26,7 +26,15 @@ _ROWS_AT_ONCE = 512
 
 
 class EASE(WeightedHistories):
-    """Items regressed on items with none explaining itself (Steck, WWW 2019): closed form, no epochs."""
+    """Items regressed on items with none explaining itself (Steck, WWW 2019): closed form, no epochs.
+
+    `hdccf models ease` lists every setting with its default.
+
+    Examples
+    --------
+    >>> EASE(l2=300.0).l2
+    300.0
+    """
 
     model: ClassVar[str] = "ease"
 

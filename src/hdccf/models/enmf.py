@@ -26,7 +26,15 @@ _CELLS_A_PAIR = 48
 
 
 class ENMF(PositiveSettings):
-    """Efficient neural matrix factorisation without sampling (Chen et al., TOIS 2020)."""
+    """Efficient neural matrix factorisation without sampling (Chen et al., TOIS 2020).
+
+    `hdccf models enmf` lists every setting with its default.
+
+    Examples
+    --------
+    >>> ENMF(learning_rate=0.02).learning_rate
+    0.02
+    """
 
     model: ClassVar[str] = "enmf"
 

@@ -53,7 +53,15 @@ _BPR: dict[str, Dimension] = {
 
 
 class PMF(PairSettings):
-    """Probabilistic matrix factorisation (Salakhutdinov and Mnih, 2007), with drawn zeros."""
+    """Probabilistic matrix factorisation (Salakhutdinov and Mnih, 2007), with drawn zeros.
+
+    `hdccf models pmf` lists every setting with its default.
+
+    Examples
+    --------
+    >>> PMF(negatives=8).negatives
+    8
+    """
 
     model: ClassVar[str] = "pmf"
 
@@ -97,7 +105,15 @@ class _OnBlocksToo(PairSettings, BlockSettings):
 
 
 class BPR(_OnBlocksToo):
-    """Bayesian personalised ranking (Rendle et al., 2009): the positive above one unobserved item."""
+    """Bayesian personalised ranking (Rendle et al., 2009): the positive above one unobserved item.
+
+    `hdccf models bpr` lists every setting with its default.
+
+    Examples
+    --------
+    >>> BPR(sampler="dynamic", negatives=4).sampler
+    'dynamic'
+    """
 
     model: ClassVar[str] = "bpr"
 
@@ -111,7 +127,15 @@ class BPR(_OnBlocksToo):
 
 
 class SSM(_OnBlocksToo):
-    """Sampled softmax (Wu et al., 2022): the positive's share among itself and uniform negatives."""
+    """Sampled softmax (Wu et al., 2022): the positive's share among itself and uniform negatives.
+
+    `hdccf models ssm` lists every setting with its default.
+
+    Examples
+    --------
+    >>> SSM(temperature=0.2).temperature
+    0.2
+    """
 
     model: ClassVar[str] = "ssm"
 

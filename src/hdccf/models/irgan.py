@@ -28,7 +28,15 @@ _GROUP = "generator"
 
 
 class IRGAN(PairSettings, IRGANGeneratorSettings):
-    """IRGAN for items: a factorisation against a factorisation, whose generator recommends."""
+    """IRGAN for items: a factorisation against a factorisation, whose generator recommends.
+
+    `hdccf models irgan` lists every setting with its default.
+
+    Examples
+    --------
+    >>> IRGAN(embedding_dim=32).embedding_dim
+    32
+    """
 
     model: ClassVar[str] = "irgan"
     weighs_positives: ClassVar[bool] = False  # the generator, which answers, learns from rewards

@@ -23,7 +23,15 @@ from hdccf.similarity import Dot, Vectors
 
 
 class LightGCN(PairSettings):
-    """LightGCN (He et al., 2020): BPR on vectors that are averaged over the neighbours in the graph."""
+    """LightGCN (He et al., 2020): BPR on vectors that are averaged over the neighbours in the graph.
+
+    `hdccf models lightgcn` lists every setting with its default.
+
+    Examples
+    --------
+    >>> LightGCN(l2=1e-4).l2
+    0.0001
+    """
 
     model: ClassVar[str] = "lightgcn"
 

@@ -26,7 +26,15 @@ from hdccf.models.settings import PairSettings
 
 
 class NeuMF(PairSettings):
-    """Neural matrix factorisation (He et al., 2017): GMF and a perceptron, or one of them alone."""
+    """Neural matrix factorisation (He et al., 2017): GMF and a perceptron, or one of them alone.
+
+    `hdccf models neumf` lists every setting with its default.
+
+    Examples
+    --------
+    >>> NeuMF(embedding_dim=32).embedding_dim
+    32
+    """
 
     model: ClassVar[str] = "neumf"
 

@@ -31,7 +31,15 @@ _PART = 1 << 22
 
 
 class SDGAR(PairSettings, SDGARGeneratorSettings):
-    """SD-GAR, whose negatives are drawn by a mixture that is solved every few epochs."""
+    """SD-GAR, whose negatives are drawn by a mixture that is solved every few epochs.
+
+    `hdccf models sd-gar` lists every setting with its default.
+
+    Examples
+    --------
+    >>> SDGAR(components=32).components
+    32
+    """
 
     model: ClassVar[str] = "sd-gar"
 

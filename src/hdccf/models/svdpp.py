@@ -22,7 +22,15 @@ from hdccf.similarity import Dot, Vectors
 
 
 class SVDpp(PairSettings):
-    """SVD++ (Koren, 2008), with drawn zeros."""
+    """SVD++ (Koren, 2008), with drawn zeros.
+
+    `hdccf models svdpp` lists every setting with its default.
+
+    Examples
+    --------
+    >>> SVDpp(negatives=8).negatives
+    8
+    """
 
     model: ClassVar[str] = "svdpp"
 

@@ -1,6 +1,6 @@
 """Ids in, data frames out: vocabularies, lists of new users or items, and answers as Polars frames."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,8 @@ from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError, DataError
 from hdccf.recommend.candidates import Best
 
-Ids = Sequence[Any] | pl.Series | NDArray[Any]
-"""Users or items by their own ids."""
+Ids = Collection[Any]
+"""Users or items by their own ids: a list, an array, a Polars or pandas series."""
 
 Codes = NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class Vocabulary:
         """All of them, or an error that names the first unknown one."""
         found = self.places(ids)
         if None in found:
-            raise self.unknown(ids[found.index(None)])
+            raise self.unknown(list(ids)[found.index(None)])
         return np.array(found, np.int64)
 
     def known(self, ids: Ids) -> Codes:

@@ -70,6 +70,11 @@ class Recommender:
     `score_block` and `score_rows` use the training part only, as evaluation must. `recommend`, `score`,
     `similar_users` and `explain` use all events of a user unless told otherwise: held-out events are part of
     the history. After a refit the latter also answer with weights that were trained on all events.
+
+    Examples
+    --------
+    >>> model = hdccf.fit(split)  # doctest: +SKIP
+    >>> model.recommend(["196"], k=10).to_pandas()  # doctest: +SKIP
     """
 
     def __init__(
@@ -252,7 +257,7 @@ class Recommender:
         clicks = self._fresh(fresh, len(codes))
         lost = [place for place, code in enumerate(codes) if code is None and not len(clicks[place])]
         if lost and unknown == "error":
-            raise self.users.unknown(users[lost[0]])
+            raise self.users.unknown(list(users)[lost[0]])
         ids = self.users.spelled(users)
         if unknown == "skip":
             kept = [place for place in range(len(codes)) if place not in set(lost)]
@@ -373,7 +378,7 @@ class Recommender:
         clicks = self._fresh(fresh, len(rows))
         lost = [place for place, row in enumerate(rows) if row is None and not len(clicks[place])]
         if lost:
-            raise self.users.unknown(users[lost[0]])
+            raise self.users.unknown(list(users)[lost[0]])
         scores, train = np.zeros(len(rows), np.float32), self.split.train
         for group in self._groups(rows, clicks, history, None):
             theirs = torch.from_numpy(columns[group.places])[:, None]

@@ -130,6 +130,7 @@ _WITH_BODY = {
     400: "The body is no JSON.",
     408: "The body did not come in time.",
     413: "The body is too large.",
+    415: "The body is not sent as JSON.",
 }
 _SCORING = {
     422: "The request does not fit, or the model cannot answer it.",

@@ -84,7 +84,7 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ProblemError):
         return response(error.problem, error.headers)
     if isinstance(error, RequestValidationError):
-        return response(_invalid(error))
+        return response(_invalid(error, request.headers.get("content-type")))
     if not isinstance(error, HTTPException):  # an error of ours: what the model cannot do with the request
         return response(problem(422, str(error), "cannot-answer"))
     # Unknown paths, wrong methods, bodies that are no JSON.
@@ -96,8 +96,13 @@ async def on_error(request: Request, error: Exception) -> Response:
     return response(problem(error.status_code, detail), dict(error.headers or {}))
 
 
-def _invalid(error: RequestValidationError) -> Problem:
+def _invalid(error: RequestValidationError, content_type: str | None) -> Problem:
     errors = error.errors()
+    if isinstance(error.body, bytes) and errors[0]["loc"] == (
+        "body",
+    ):  # FastAPI parses JSON by its type only
+        given = "has no content type" if content_type is None else f"is {content_type}"
+        return problem(415, f"the body {given}; send JSON with the header Content-Type: application/json")
     if errors[0]["type"] == "json_invalid":
         where = f"at character {errors[0]['loc'][-1]}"
         return problem(400, f"the body is no JSON {where}: {errors[0]['ctx']['error']}")

@@ -243,13 +243,13 @@ def _own_ids(vocabulary: Vocabulary, ids: list[Any]) -> list[Any]:
 
 class Alive(BaseModel):
     status: str
-    model: str | None = None
+    model: str
 
 
 @operating.get("/healthz", summary="Does the process live?")
-async def healthz() -> Alive:
-    """200 as long as the event loop turns."""
-    return Alive(status="alive")
+async def healthz(service: Service) -> Alive:
+    """200 with the model's version as long as the event loop turns."""
+    return Alive(status="alive", model=service.current.version)
 
 
 @operating.get("/readyz", summary="Can it answer?")

@@ -210,7 +210,7 @@ def global_test(deviations: Floats) -> tuple[float, Interval]:
 def refuse_figure(path: Path, parts: tuple[str, ...]) -> None:
     """Refuses before a minute's work what would prevent the figure."""
     if find_spec("matplotlib") is None:
-        raise ConfigError("--figure needs matplotlib, which is not installed; pip install matplotlib")
+        raise ConfigError("--figure needs matplotlib, which is not installed; pip install 'hdccf[plots]'")
     if path.exists():
         raise ConfigError(f"{path} exists and is not overwritten; give another name")
     if "convergence" not in parts:

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from hdccf.errors import ConfigError
+from hdccf.models import load_plugins
 from hdccf.models.settings import BlockSettings
 
 if TYPE_CHECKING:
@@ -129,8 +130,9 @@ class HDCCF(BlockSettings):
     """β: negatives count ∝ frequency^(1 − β). 0 is as in-batch draws (the paper), 1 uniform (the theorem)."""
 
     # -- loss
-    loss: Literal["contrastive", "bpr", "pointwise"] = "contrastive"
-    """What is made of the scores; the last two are for ablations and take one negative a positive."""
+    loss: str = "contrastive"
+    """What is made of the scores: `contrastive`; or, for ablations, `bpr`, `pointwise` or a registered loss,
+    which take one negative a positive."""
     temperature: float = Field(default=0.1, ge=MIN_TEMPERATURE)
     """τ: smaller looks at the hardest negatives only. Denser data takes a larger one."""
     item_side: float = Field(default=1.0, ge=0)
@@ -234,15 +236,30 @@ class HDCCF(BlockSettings):
         others = (self.user_side, self.user_user_weight, self.item_item_weight)
         return self.loss != "contrastive" or any(others)
 
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, name: str) -> str:
+        if name != "contrastive":
+            from hdccf.losses.contrastive import PAIR_LOSSES  # with torch, which settings do without
+
+            if name not in PAIR_LOSSES:
+                load_plugins()
+            if name not in PAIR_LOSSES:
+                raise ValueError(
+                    f"should be one of {['contrastive', *PAIR_LOSSES]} or a loss that was "
+                    "added with hdccf.register_loss"
+                )
+        return name
+
     @model_validator(mode="after")
     def _possible_together(self) -> "HDCCF":
         if self.sampler == "in-batch" and self.batch_size < 2:
             raise ValueError(
                 "batch_size=1 leaves in-batch negatives none; take 2 or more, or another sampler"
             )
-        if self.loss == "pointwise" and self.sampler == "block":
+        if self.loss not in ("contrastive", "bpr") and self.sampler == "block":
             raise ValueError(
-                "loss='pointwise' takes one negative a positive; set sampler to in-batch or uniform"
+                f"loss={self.loss!r} takes one negative a positive; set sampler to in-batch or uniform"
             )
         if not self.mask_observed and self.sampler != "in-batch":
             raise ValueError(
