@@ -35,9 +35,21 @@ def stage(folder: Path) -> None:
         "(results)", "(results/README.md)"
     )
     (folder / "index.md").write_text(home, "utf-8")
+    notebooks(folder / "notebooks")
     pages = {"cli": command_line, "rest": rest, "settings": settings, "decisions": decisions}
     for name, text in pages.items():
         (folder / "reference" / f"{name}.md").write_text(text(), "utf-8")
+
+
+def notebooks(folder: Path) -> None:
+    """Notebooks as pages, with the outputs that they were kept with."""
+    from nbconvert.exporters import MarkdownExporter
+    from nbconvert.writers import FilesWriter
+
+    for path in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
+        names = {"unique_key": path.stem, "output_files_dir": f"{path.stem}_files"}
+        text, resources = MarkdownExporter().from_filename(str(path), resources=names)
+        FilesWriter(build_directory=str(folder)).write(text, resources, notebook_name=path.stem)
 
 
 def command_line() -> str:
