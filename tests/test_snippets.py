@@ -20,7 +20,12 @@ from hdccf.data import datasets
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SMALLER = {"100_000": "3_000", "range(8)": "range(1)", "epochs=20": "epochs=1"}
+SMALLER = {
+    "100_000": "3_000",
+    "range(8)": "range(1)",
+    "epochs=20": "epochs=1",
+    "trials=30": "trials=1, epochs=1",
+}
 """What is large in a snippet."""
 
 

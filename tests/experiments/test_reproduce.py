@@ -140,6 +140,17 @@ def test_progress_says_how_much_is_left(
     assert "2 of 2 runs are in" in capsys.readouterr().err
 
 
+def test_a_model_without_runs_takes_the_mean_of_the_others(split: Split, tmp_path: Path) -> None:
+    made = runner(split, tmp_path)
+    took = {"most-popular": 10.0, "ease": 50.0}
+    records = [
+        {"dataset": made.plan.dataset, "model": model, "wall_seconds": seconds, "seconds": 0.0}
+        for model, seconds in took.items()
+    ]
+    pending = [made.run_of(Row("chance", model="random"), 0), made.run_of(Row("ease", model="ease"), 0)]
+    assert reproducing._time_left(records, pending) == "about 80 s left"
+
+
 def test_the_time_left_counts_later_parts_and_no_row_that_failed(
     split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -184,7 +184,7 @@ _FORMULAS: dict[str, Formula] = dict(
 def register_metric(name: str) -> Callable[[Formula], Formula]:
     """Adds an accuracy metric, which `name@K` measures where metrics are named.
 
-    These are `evaluate(metrics=…)`, `compare(names=…)`, the setting `validation_metric`, and `--metrics`.
+    These are `evaluate(metrics=…)`, `hdccf evaluate --metrics` and the setting `validation_metric`.
 
     Parameters
     ----------

@@ -424,18 +424,18 @@ def _git(package: Path, *asked: str) -> str:
 
 
 def _time_left(records: list[Record], pending: list[Run]) -> str:
-    """From what the latest runs of the pending models took on this data set; a model without runs takes
-    the mean of the others."""
+    """From what the latest runs of each model took on this data set; a model without runs takes the mean of
+    the others."""
     took: dict[str, list[float]] = {}
     for record in records:
-        if record["dataset"] == pending[0].dataset and record["model"] in {run.row.model for run in pending}:
+        if record["dataset"] == pending[0].dataset:
             # A run that was resumed has its last part on the wall's clock only.
             seconds = max(record["wall_seconds"], record["seconds"])
             took.setdefault(record["model"], []).append(seconds)
     if not took:
         return "time left: unknown before the first has ended"
     means = {model: mean(values[-3:]) for model, values in took.items()}
-    overall = mean(seconds for values in took.values() for seconds in values)
+    overall = mean(means.values())
     left = sum(means.get(run.row.model, overall) for run in pending)
     unit, size, digits = ("s", 1, 0) if left < 90 else ("min", 60, 0) if left < 5400 else ("h", 3600, 1)
     return f"about {left / size:.{digits}f} {unit} left"

@@ -219,7 +219,10 @@ def entry_named(name: str) -> Entry:
     if name not in MODELS:
         close = get_close_matches(name, MODELS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ConfigError(f"model={name!r} is unknown; {hint}choose one of {sorted(MODELS)}")
+        raise ConfigError(
+            f"model={name!r} is unknown; {hint}choose one of {sorted(MODELS)}, or import the module that "
+            "registers it"
+        )
     return MODELS[name]
 
 
