@@ -129,7 +129,7 @@ def test_solved_models_are_refitted_too(tmp_path: Path) -> None:
     assert resume(tmp_path / "run").recommend(["u1"]).equals(model.recommend(["u1"]))
 
 
-def test_a_warm_start_takes_the_refitted_weights(tmp_path: Path) -> None:
+def test_a_warm_start_takes_the_refitted_weights_only_where_nothing_is_held_out(tmp_path: Path) -> None:
     data, settings = tastes(), quick("block")
     model = fit(data, settings, out=tmp_path / "run")
     gentle = settings.changed(epochs=1, learning_rate=1e-12)
@@ -138,6 +138,10 @@ def test_a_warm_start_takes_the_refitted_weights(tmp_path: Path) -> None:
     assert np.allclose(started.model.state_dict()[name], model.model.state_dict()[name], atol=1e-6)
     both = fit(data, gentle, init_from=tmp_path / "run")
     assert np.allclose(both.model.state_dict()[name], model.model.state_dict()[name], atol=1e-6)
+    # What is evaluated has not seen what is held out.
+    held_out = [each._held_out.model.state_dict()[name] for each in (both, model)]
+    assert np.allclose(held_out[0], held_out[1], atol=1e-6)
+    assert not np.allclose(held_out[0], model.model.state_dict()[name], atol=1e-3)
 
 
 def test_without_validation_the_first_candidate_is_trained_for_a_fixed_time(

@@ -67,7 +67,10 @@ def fit(
         model = entry_named(name_of(settings)).build(
             settings, split.train, generator_for(seed, "initial values")
         )
-        about = {**about, "init_from": start_from(model, name_of(settings), split.train, init_from)}
+        about = {
+            **about,
+            "init_from": start_from(model, name_of(settings), split.train, init_from, refit=False),
+        }
     with locked(Path(out), RunError):
         run = RunFolder.create(Path(out), {name_of(settings): settings}, split, seed, options, about)
         place, weighting = storage_of(run, cluster), None

@@ -348,7 +348,8 @@ class _Training:
 
     def start_from(self, source: str | Path) -> dict[str, Any]:
         self.warm = True
-        found = start_from(self.model, name_of(self.settings), self.split.train, source)
+        held_out = len(self.split.validation) + len(self.split.test)
+        found = start_from(self.model, name_of(self.settings), self.split.train, source, refit=not held_out)
         if self.given.progress:
             note(
                 f"starting from {found['run']}: {found['users']:,} users and {found['items']:,} items known, "

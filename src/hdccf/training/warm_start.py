@@ -21,11 +21,14 @@ Rows = tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]
 _LAYERS = ("weight", "head", "first_bias", "second_bias")
 
 
-def start_from(model: Model, name: str, train: Interactions, source: str | Path) -> dict[str, Any]:
+def start_from(
+    model: Model, name: str, train: Interactions, source: str | Path, *, refit: bool
+) -> dict[str, Any]:
     """Gives `model`, freshly built for `train`, the weights of a run; says how many users and items it knew.
 
     Rows are matched by the users' and items' own ids. What is new keeps its first random values, and what is
-    no longer there is left behind.
+    no longer there is left behind. `refit` takes the weights after a run's refit, where there was one: these
+    have seen what the run held out, so that a model that is validated must not start from them.
     """
     run = RunFolder.open(source)
     if not model.groups:
@@ -38,9 +41,9 @@ def start_from(model: Model, name: str, train: Interactions, source: str | Path)
         )
     if not run.best.exists():
         raise RunError(f"{run.path} has no trained weights yet; finish it: {resume_command(run.path)}")
-    answering = run.answering
-    old = answering.split().train
-    trained, _ = answering.load_tensors(answering.best)
+    chosen = run.answering if refit else run
+    old = chosen.split().train
+    trained, _ = chosen.load_tensors(chosen.best)
     fresh = model.state_dict()
     differing = sorted(fresh.keys() ^ trained.keys())
     if differing:
