@@ -227,6 +227,20 @@ def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) 
         assert page.evaluate("document.documentElement.scrollWidth") <= phone["width"]
 
 
+def test_a_phone_shows_recommendations_first_and_the_history_below(browser: "Browser", address: str) -> None:
+    with _window(browser, address, viewport={"width": 390, "height": 844}, is_mobile=True) as page:
+        page.goto(f"{address}#/user/u007")
+        _said(page, "10 recommendations for user u007")
+        listed, history = (
+            page.get_by_role("region", name=name, exact=True).locator("ol.list").bounding_box()
+            for name in ("Recommendations", "History")
+        )
+        assert listed is not None
+        assert history is not None
+        assert listed["y"] < 900
+        assert listed["y"] + listed["height"] < history["y"]
+
+
 def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.goto(address)
     _said(page, "recommendations for user")
