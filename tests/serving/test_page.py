@@ -1,5 +1,6 @@
 """The page in a real headless browser, on a small trained run: what one sees, types and hears."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import browser as browsers
 import hdccf
+from command_line import call
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.serving.app import create_app
 from hdccf.serving.settings import ServeSettings
@@ -118,6 +120,51 @@ def test_a_user_is_searched_and_gets_recommendations_with_reasons(
     page.get_by_text(re.compile("Compared by")).wait_for()
 
 
+def test_the_start_shows_data_accuracy_and_the_training_curve(page: "Page", address: str, run: Path) -> None:
+    known = hdccf.load_run(run)
+    page.goto(address)
+    _said(page, "Overview of run first")
+    shown = page.get_by_role("region", name="The model", exact=True)
+    text = shown.inner_text()
+    for name, value in (("Users", "120"), ("Items", "150"), ("Events", f"{len(known.events):,}")):
+        assert re.search(rf"{name}\s+{value}", text), text
+    assert re.search(r"Validation, sampled:ndcg@10\s+0\.\d{3}\b", text)
+    shown.get_by_text("Measured on the validation part").wait_for()
+    page.locator("#view-start").get_by_role("img", name=re.compile("^Validation: sampled:ndcg@10")).wait_for()
+    page.get_by_text("Nothing to compare yet.").wait_for()
+    search = page.locator("#view-start").get_by_role("combobox", name="Search a user by id")
+    search.fill("u007")
+    page.get_by_role("option", name=re.compile("u007")).first.click()
+    _said(page, "10 recommendations for user u007")
+
+
+def test_the_start_compares_only_evaluated_runs_of_the_same_data(browser: "Browser", tmp_path: Path) -> None:
+    def world(seed: int) -> hdccf.Split:
+        made = hdccf.synthetic_world(1000, n_users=60, n_items=80, liked=0.3, seed=seed)
+        return hdccf.leave_one_out(made.interactions)
+
+    quick = HDCCF(embedding_dim=16, epochs=2, evaluate_every=2, block_users=32)
+    hdccf.fit(world(0), quick, seed=0, out=tmp_path / "own")
+    hdccf.fit(world(0), hdccf.MostPopular(), out=tmp_path / "popular")
+    hdccf.fit(world(1), hdccf.MostPopular(), out=tmp_path / "elsewhere")
+    for name in ("own", "popular", "elsewhere"):
+        assert call("evaluate", tmp_path / name) == 0
+    with (
+        browsers.listening(create_app(tmp_path / "own", ServeSettings(timeout_seconds=60))) as address,
+        _window(browser, address) as page,
+    ):
+        page.goto(address)
+        compared = page.get_by_role("region", name="Compared with other models", exact=True)
+        compared.locator("tbody tr").first.wait_for()
+        rows = compared.locator("tbody tr").all_inner_texts()
+        assert sorted(row.split()[0] for row in rows) == ["own", "popular"]
+        kept = json.loads((tmp_path / "own/evaluation/test/evaluation.json").read_text())["values"]["full"]
+        own = next(row for row in rows if row.startswith("own"))
+        assert "this model" in own
+        assert own.split()[-4:-2] == [f"{kept[name]:.3f}" for name in ("ndcg@10", "hr@10")]
+        page.get_by_text("Measured on the test part, ranked among all items.").wait_for()
+
+
 def test_an_unknown_user_gets_the_servers_words(browser: "Browser", address: str) -> None:
     watched = _window(browser, address)
     with watched as page:
@@ -217,7 +264,7 @@ def test_light_and_dark_by_the_readers_preference(browser: "Browser", address: s
         assert (lighter + 0.05) / (darker + 0.05) > 7
 
 
-@pytest.mark.parametrize("view", ["user/u007", "profile/f010,f020", "negatives/u007", "run"])
+@pytest.mark.parametrize("view", ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run"])
 def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) -> None:
     phone = {"width": 360, "height": 740}
     with _window(browser, address, viewport=phone, is_mobile=True, has_touch=True) as page:
@@ -243,7 +290,7 @@ def test_a_phone_shows_recommendations_first_and_the_history_below(browser: "Bro
 
 def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.goto(address)
-    _said(page, "recommendations for user")
+    _said(page, "Overview of run")
 
     def focused() -> str:
         found: str = page.evaluate("document.activeElement.id || document.activeElement.textContent")
@@ -252,7 +299,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.keyboard.press("Tab")
     assert focused() == "Skip to the content"
     page.keyboard.press("Tab")
-    assert focused() == "tab-user"
+    assert focused() == "tab-start"
     page.keyboard.press("Tab")  # one stop for all tabs; then the search
     assert page.evaluate("document.activeElement.getAttribute('role')") == "combobox"
     page.keyboard.type("u01")
@@ -262,7 +309,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     chosen = page.locator("[role=option][aria-selected=true] > span").first.inner_text()
     page.keyboard.press("Enter")
     _said(page, f"10 recommendations for user {chosen}")
-    page.keyboard.press("Shift+Tab")
+    assert focused() == "tab-user"  # the search of the start is hidden
     for name in ("profile", "negatives"):
         page.keyboard.press("ArrowRight")
         assert focused() == f"tab-{name}"
@@ -272,7 +319,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
 
 
 def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: str) -> None:
-    for view in ("user/u007", "profile/f010", "negatives/u007", "run"):
+    for view in ("start", "user/u007", "profile/f010", "negatives/u007", "run"):
         page.goto(f"{address}#/{view}")
         page.wait_for_load_state("networkidle")
     nameless = page.evaluate(
@@ -291,5 +338,5 @@ def test_where_a_key_is_asked_for_the_page_asks_for_it(browser: "Browser", run: 
             page.goto(address)
             page.get_by_role("textbox", name="Key").fill(KEY)
             page.keyboard.press("Enter")
-            _said(page, "10 recommendations for user")
+            _said(page, "Overview of run first")
             watched.complaints.clear()  # the browser's own line about the 401

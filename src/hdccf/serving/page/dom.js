@@ -16,6 +16,7 @@ export const byId = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en");
 export const count = (value) => whole.format(value);
 export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)}\u00a0%`;
+export const decimals = (value) => (value == null ? "" : value.toFixed(3));
 export const figure = (value) => (value == null ? "" : Math.abs(value) >= 100 ? count(Math.round(value)) : Number(value.toPrecision(4)).toString());
 export const named = (entry) => entry.title ?? `item ${entry.item ?? entry.id}`;
 
