@@ -165,6 +165,28 @@ def test_the_start_compares_only_evaluated_runs_of_the_same_data(browser: "Brows
         page.get_by_text("Measured on the test part, ranked among all items.").wait_for()
 
 
+def test_scores_have_the_same_digits_in_all_lists(page: "Page", address: str) -> None:
+    three = re.compile(r"-?\d+\.\d{3}")
+    page.goto(f"{address}#/user/u007")
+    _said(page, "10 recommendations for user u007")
+    region = page.get_by_role("region", name="Recommendations", exact=True)
+    listed = region.locator("ol.list > li > .line > .number").all_inner_texts()
+    page.get_by_role("button", name=re.compile("^Items like")).first.click()
+    page.get_by_text(re.compile("Compared by")).wait_for()
+    similar = region.locator("ul.list > li > .number").all_inner_texts()
+    page.goto(f"{address}#/negatives/u007")
+    _said(page, "20 hardest negatives of user u007")
+    hardest = page.locator("#view-negatives tbody td:nth-child(2)").all_inner_texts()
+    assert [len(found) for found in (listed, similar, hardest)] == [10, 8, 20]
+    assert [text for text in listed + similar + hardest if not three.fullmatch(text)] == []
+    # Where three decimals would say nothing there are more, in the whole list the same.
+    small = page.evaluate(
+        "async () => { const { scores } = await import('./dom.js');"
+        " const some = [{score: 0.00042}, {score: 0.0001}]; return some.map(scores(some)); }"
+    )
+    assert small == ["0.000420", "0.000100"]
+
+
 def test_an_unknown_user_gets_the_servers_words(browser: "Browser", address: str) -> None:
     watched = _window(browser, address)
     with watched as page:

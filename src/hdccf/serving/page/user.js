@@ -25,7 +25,7 @@ export function userView(root, { go, addToTaste }) {
     search.element,
     h("div", { class: "columns first-wide" },
       h("section", { class: "card", "aria-label": "Recommendations" }, title,
-        h("label", { class: "line" }, h("span", { class: "soft" }, "popular"), dial, h("span", { class: "soft" }, "personal"), setting),
+        h("label", { class: "line" }, h("span", { class: "soft number" }, "popular"), dial, h("span", { class: "soft number" }, "personal"), setting),
         list),
       h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "History"), history)),
   );
