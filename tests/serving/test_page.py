@@ -351,6 +351,16 @@ def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: 
     assert nameless == []
 
 
+def test_the_rest_reference_works_without_another_host(page: "Page", address: str) -> None:
+    page.goto(address)
+    page.get_by_role("link", name="REST reference").click()
+    page.get_by_role("heading", name=re.compile("^hdccf")).first.wait_for()
+    page.locator(".opblock-summary-get", has_text="/v1/model").click()
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute").click()
+    page.locator(".live-responses-table .response-col_status", has_text="200").first.wait_for()
+
+
 def test_where_a_key_is_asked_for_the_page_asks_for_it(browser: "Browser", run: Path, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(KEY)
     app = create_app(run, ServeSettings(api_key_file=tmp_path / "key", timeout_seconds=60))

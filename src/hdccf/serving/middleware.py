@@ -256,9 +256,14 @@ _HEADERS = {
 }
 
 
+DOCS = "/docs"
+_SWAGGER = {f"{DOCS}/{name}": name for name in ("swagger-ui-bundle.js", "swagger-ui.css")}
+
+
 def page_files() -> ASGIApp:
-    """What is asked where no endpoint is: a file of the page, or nothing (404)."""
+    """What is asked where no endpoint is: a file of the page or of the REST reference, or nothing (404)."""
     files = StaticFiles(directory=PAGE, html=True)
+    swagger = StaticFiles(packages=[("fastapi_offline", "static")])
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -267,7 +272,11 @@ def page_files() -> ASGIApp:
             return
         if scope["method"] not in {"GET", "HEAD"} or scope["path"].startswith("/v1/"):
             raise HTTPException(404)
-        found = await files.get_response(files.get_path(scope), scope)
+        path = scope["path"]
+        if path in _SWAGGER:
+            found = await swagger.get_response(_SWAGGER[path], scope)
+        else:
+            found = await files.get_response("docs.html" if path == DOCS else files.get_path(scope), scope)
         found.headers.update(_HEADERS)
         await found(scope, receive, send)
 
