@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastapi_offline  # imported here, so that `hdccf serve` says what to install where it is missing
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -263,7 +264,7 @@ _SWAGGER = {f"{DOCS}/{name}": name for name in ("swagger-ui-bundle.js", "swagger
 def page_files() -> ASGIApp:
     """What is asked where no endpoint is: a file of the page or of the REST reference, or nothing (404)."""
     files = StaticFiles(directory=PAGE, html=True)
-    swagger = StaticFiles(packages=[("fastapi_offline", "static")])
+    swagger = StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static")
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
