@@ -1,6 +1,7 @@
 """Every endpoint answers what the library answers, under a version."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,23 @@ def test_prometheus_finds_requests_by_route_and_status(client: TestClient) -> No
     version = client.get("/v1/model").json()["model"]
     assert f'hdccf_model{{version="{version}"}} 1.0' in text
     assert "process_resident_memory_bytes" in text
+
+
+def test_the_reference_at_docs_names_no_other_host(client: TestClient) -> None:
+    answered = client.get("/docs")
+    assert answered.status_code == 200
+    assert answered.headers["content-type"].startswith("text/html")
+    named = re.findall(r'(?:src|href)="([^"]+)"', answered.text)
+    assert "docs/swagger-ui-bundle.js" in named
+    assert "//" not in answered.text
+    for name in ("docs", *named):
+        found = client.get(f"/{name}")
+        assert found.status_code == 200, name
+        policy = found.headers["content-security-policy"]
+        assert policy.startswith("default-src 'self';")
+        assert "script-src" not in policy  # so the default holds: no inline script, none of another host
+    assert client.get("/docs/redoc.standalone.js").status_code == 404
+    assert client.post("/docs").status_code == 404
 
 
 def test_the_page_or_a_pointer_is_at_the_root(client: TestClient) -> None:

@@ -1,5 +1,6 @@
 """The page in a real headless browser, on a small trained run: what one sees, types and hears."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import browser as browsers
 import hdccf
+from command_line import call
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.serving.app import create_app
 from hdccf.serving.settings import ServeSettings
@@ -118,6 +120,73 @@ def test_a_user_is_searched_and_gets_recommendations_with_reasons(
     page.get_by_text(re.compile("Compared by")).wait_for()
 
 
+def test_the_start_shows_data_accuracy_and_the_training_curve(page: "Page", address: str, run: Path) -> None:
+    known = hdccf.load_run(run)
+    page.goto(address)
+    _said(page, "Overview of run first")
+    shown = page.get_by_role("region", name="The model", exact=True)
+    text = shown.inner_text()
+    for name, value in (("Users", "120"), ("Items", "150"), ("Events", f"{len(known.events):,}")):
+        assert re.search(rf"{name}\s+{value}", text), text
+    assert re.search(r"Validation, sampled:ndcg@10\s+0\.\d{3}\b", text)
+    shown.get_by_text("Measured on the validation part").wait_for()
+    page.locator("#view-start").get_by_role("img", name=re.compile("^Validation: sampled:ndcg@10")).wait_for()
+    page.get_by_text("Nothing to compare yet.").wait_for()
+    search = page.locator("#view-start").get_by_role("combobox", name="Search a user by id")
+    search.fill("u007")
+    page.get_by_role("option", name=re.compile("u007")).first.click()
+    _said(page, "10 recommendations for user u007")
+
+
+def test_the_start_compares_only_evaluated_runs_of_the_same_data(browser: "Browser", tmp_path: Path) -> None:
+    def world(seed: int) -> hdccf.Split:
+        made = hdccf.synthetic_world(1000, n_users=60, n_items=80, liked=0.3, seed=seed)
+        return hdccf.leave_one_out(made.interactions)
+
+    quick = HDCCF(embedding_dim=16, epochs=2, evaluate_every=2, block_users=32)
+    hdccf.fit(world(0), quick, seed=0, out=tmp_path / "own")
+    hdccf.fit(world(0), hdccf.MostPopular(), out=tmp_path / "popular")
+    hdccf.fit(world(1), hdccf.MostPopular(), out=tmp_path / "elsewhere")
+    for name in ("own", "popular", "elsewhere"):
+        assert call("evaluate", tmp_path / name) == 0
+    with (
+        browsers.listening(create_app(tmp_path / "own", ServeSettings(timeout_seconds=60))) as address,
+        _window(browser, address) as page,
+    ):
+        page.goto(address)
+        compared = page.get_by_role("region", name="Compared with other models", exact=True)
+        compared.locator("tbody tr").first.wait_for()
+        rows = compared.locator("tbody tr").all_inner_texts()
+        assert sorted(row.split()[0] for row in rows) == ["own", "popular"]
+        kept = json.loads((tmp_path / "own/evaluation/test/evaluation.json").read_text())["values"]["full"]
+        own = next(row for row in rows if row.startswith("own"))
+        assert "this model" in own
+        assert own.split()[-4:-2] == [f"{kept[name]:.3f}" for name in ("ndcg@10", "hr@10")]
+        page.get_by_text("Measured on the test part, ranked among all items.").wait_for()
+
+
+def test_scores_have_the_same_digits_in_all_lists(page: "Page", address: str) -> None:
+    three = re.compile(r"-?\d+\.\d{3}")
+    page.goto(f"{address}#/user/u007")
+    _said(page, "10 recommendations for user u007")
+    region = page.get_by_role("region", name="Recommendations", exact=True)
+    listed = region.locator("ol.list > li > .line > .number").all_inner_texts()
+    page.get_by_role("button", name=re.compile("^Items like")).first.click()
+    page.get_by_text(re.compile("Compared by")).wait_for()
+    similar = region.locator("ul.list > li > .number").all_inner_texts()
+    page.goto(f"{address}#/negatives/u007")
+    _said(page, "20 hardest negatives of user u007")
+    hardest = page.locator("#view-negatives tbody td:nth-child(2)").all_inner_texts()
+    assert [len(found) for found in (listed, similar, hardest)] == [10, 8, 20]
+    assert [text for text in listed + similar + hardest if not three.fullmatch(text)] == []
+    # Where three decimals would say nothing there are more, in the whole list the same.
+    small = page.evaluate(
+        "async () => { const { scores } = await import('./dom.js');"
+        " const some = [{score: 0.00042}, {score: 0.0001}]; return some.map(scores(some)); }"
+    )
+    assert small == ["0.000420", "0.000100"]
+
+
 def test_an_unknown_user_gets_the_servers_words(browser: "Browser", address: str) -> None:
     watched = _window(browser, address)
     with watched as page:
@@ -217,7 +286,7 @@ def test_light_and_dark_by_the_readers_preference(browser: "Browser", address: s
         assert (lighter + 0.05) / (darker + 0.05) > 7
 
 
-@pytest.mark.parametrize("view", ["user/u007", "profile/f010,f020", "negatives/u007", "run"])
+@pytest.mark.parametrize("view", ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run"])
 def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) -> None:
     phone = {"width": 360, "height": 740}
     with _window(browser, address, viewport=phone, is_mobile=True, has_touch=True) as page:
@@ -227,9 +296,23 @@ def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) 
         assert page.evaluate("document.documentElement.scrollWidth") <= phone["width"]
 
 
+def test_a_phone_shows_recommendations_first_and_the_history_below(browser: "Browser", address: str) -> None:
+    with _window(browser, address, viewport={"width": 390, "height": 844}, is_mobile=True) as page:
+        page.goto(f"{address}#/user/u007")
+        _said(page, "10 recommendations for user u007")
+        listed, history = (
+            page.get_by_role("region", name=name, exact=True).locator("ol.list").bounding_box()
+            for name in ("Recommendations", "History")
+        )
+        assert listed is not None
+        assert history is not None
+        assert listed["y"] < 900
+        assert listed["y"] + listed["height"] < history["y"]
+
+
 def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.goto(address)
-    _said(page, "recommendations for user")
+    _said(page, "Overview of run")
 
     def focused() -> str:
         found: str = page.evaluate("document.activeElement.id || document.activeElement.textContent")
@@ -238,7 +321,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.keyboard.press("Tab")
     assert focused() == "Skip to the content"
     page.keyboard.press("Tab")
-    assert focused() == "tab-user"
+    assert focused() == "tab-start"
     page.keyboard.press("Tab")  # one stop for all tabs; then the search
     assert page.evaluate("document.activeElement.getAttribute('role')") == "combobox"
     page.keyboard.type("u01")
@@ -248,7 +331,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     chosen = page.locator("[role=option][aria-selected=true] > span").first.inner_text()
     page.keyboard.press("Enter")
     _said(page, f"10 recommendations for user {chosen}")
-    page.keyboard.press("Shift+Tab")
+    assert focused() == "tab-user"  # the search of the start is hidden
     for name in ("profile", "negatives"):
         page.keyboard.press("ArrowRight")
         assert focused() == f"tab-{name}"
@@ -258,7 +341,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
 
 
 def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: str) -> None:
-    for view in ("user/u007", "profile/f010", "negatives/u007", "run"):
+    for view in ("start", "user/u007", "profile/f010", "negatives/u007", "run"):
         page.goto(f"{address}#/{view}")
         page.wait_for_load_state("networkidle")
     nameless = page.evaluate(
@@ -266,6 +349,16 @@ def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: 
         "e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML)"
     )
     assert nameless == []
+
+
+def test_the_rest_reference_works_without_another_host(page: "Page", address: str) -> None:
+    page.goto(address)
+    page.get_by_role("link", name="REST reference").click()
+    page.get_by_role("heading", name=re.compile("^hdccf")).first.wait_for()
+    page.locator(".opblock-summary-get", has_text="/v1/model").click()
+    page.get_by_role("button", name="Try it out").click()
+    page.get_by_role("button", name="Execute").click()
+    page.locator(".live-responses-table .response-col_status", has_text="200").first.wait_for()
 
 
 def test_where_a_key_is_asked_for_the_page_asks_for_it(browser: "Browser", run: Path, tmp_path: Path) -> None:
@@ -277,5 +370,5 @@ def test_where_a_key_is_asked_for_the_page_asks_for_it(browser: "Browser", run: 
             page.goto(address)
             page.get_by_role("textbox", name="Key").fill(KEY)
             page.keyboard.press("Enter")
-            _said(page, "10 recommendations for user")
+            _said(page, "Overview of run first")
             watched.complaints.clear()  # the browser's own line about the 401

@@ -58,7 +58,7 @@ def create_app(
         title="hdccf",
         version=version("hdccf"),
         description=_ABOUT,
-        docs_url=None,  # its scripts would come from another host
+        docs_url=None,  # its scripts would come from another host: `page_files` has them
         redoc_url=None,
         redirect_slashes=False,
         lifespan=partial(_lifespan, reload_on_hangup=reload_on_hangup),

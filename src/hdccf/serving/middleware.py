@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastapi_offline  # imported here, so that `hdccf serve` says what to install where it is missing
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -256,9 +257,14 @@ _HEADERS = {
 }
 
 
+DOCS = "/docs"
+_SWAGGER = {f"{DOCS}/{name}": name for name in ("swagger-ui-bundle.js", "swagger-ui.css")}
+
+
 def page_files() -> ASGIApp:
-    """What is asked where no endpoint is: a file of the page, or nothing (404)."""
+    """What is asked where no endpoint is: a file of the page or of the REST reference, or nothing (404)."""
     files = StaticFiles(directory=PAGE, html=True)
+    swagger = StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static")
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -267,7 +273,11 @@ def page_files() -> ASGIApp:
             return
         if scope["method"] not in {"GET", "HEAD"} or scope["path"].startswith("/v1/"):
             raise HTTPException(404)
-        found = await files.get_response(files.get_path(scope), scope)
+        path = scope["path"]
+        if path in _SWAGGER:
+            found = await swagger.get_response(_SWAGGER[path], scope)
+        else:
+            found = await files.get_response("docs.html" if path == DOCS else files.get_path(scope), scope)
         found.headers.update(_HEADERS)
         await found(scope, receive, send)
 

@@ -1,13 +1,14 @@
-// The view is in the address: #/user/196, #/profile/50,181, #/negatives/196, #/run.
+// The view is in the address: #/start, #/user/196, #/profile/50,181, #/negatives/196, #/run.
 
 import { get } from "./api.js";
 import { byId, count, decoded } from "./dom.js";
 import { negativesView } from "./negatives.js";
 import { runView } from "./run.js";
 import { profileView } from "./profile.js";
+import { startView } from "./start.js";
 import { userView } from "./user.js";
 
-const VIEWS = ["user", "profile", "negatives", "run"];
+const VIEWS = ["start", "user", "profile", "negatives", "run"];
 const tabs = VIEWS.map((name) => byId(`tab-${name}`));
 const state = { user: null, profile: "" };
 
@@ -21,6 +22,7 @@ function go(view, value = "") {
 const titles = new Map();
 const profile = profileView(byId("view-profile"), { go, titles });
 const views = {
+  start: startView(byId("view-start"), { go }),
   user: userView(byId("view-user"), {
     go,
     addToTaste: (entry) => {
@@ -33,22 +35,25 @@ const views = {
 };
 
 function show() {
-  const [, view = "user", value = ""] = location.hash.match(/^#\/(\w+)(?:\/(.*))?$/) ?? [];
-  const name = VIEWS.includes(view) ? view : "user";
+  const [, view = "start", value = ""] = location.hash.match(/^#\/(\w+)(?:\/(.*))?$/) ?? [];
+  const name = VIEWS.includes(view) ? view : "start";
   if (value && (name === "user" || name === "negatives")) state.user = decoded(value);
   if (name === "profile") state.profile = value;
+  const focused = VIEWS.find((each) => byId(`view-${each}`).contains(document.activeElement));
   tabs.forEach((tab, k) => {
     const chosen = VIEWS[k] === name;
     tab.setAttribute("aria-selected", String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
     byId(`view-${VIEWS[k]}`).hidden = !chosen;
   });
+  // What had the focus is hidden now.
+  if (focused && focused !== name) byId(`tab-${name}`).focus();
   if (name === "profile") views.profile(state.profile);
-  else if (name === "run") views.run();
+  else if (name === "run" || name === "start") views[name]();
   else if (state.user != null) views[name](state.user);
 }
 
-const valueOf = (name) => (name === "profile" ? state.profile : name === "run" ? "" : (state.user ?? ""));
+const valueOf = (name) => (name === "profile" ? state.profile : name === "run" || name === "start" ? "" : (state.user ?? ""));
 tabs.forEach((tab, k) => {
   tab.addEventListener("click", () => go(VIEWS[k], valueOf(VIEWS[k])));
   tab.addEventListener("keydown", (event) => {

@@ -16,6 +16,13 @@ export const byId = (id) => document.getElementById(id);
 const whole = new Intl.NumberFormat("en");
 export const count = (value) => whole.format(value);
 export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)}\u00a0%`;
+export const decimals = (value, digits = 3) => (value == null ? "" : value.toFixed(digits));
+// Scores of a list with the same digits: three decimals, more only where all are so small that these would be 0.
+export function scores(entries) {
+  const most = Math.max(...entries.map((entry) => Math.abs(entry.score)));
+  const digits = most > 0 && most < 0.01 ? Math.min(12, 2 - Math.floor(Math.log10(most))) : 3;
+  return (entry) => decimals(entry.score, digits);
+}
 export const figure = (value) => (value == null ? "" : Math.abs(value) >= 100 ? count(Math.round(value)) : Number(value.toPrecision(4)).toString());
 export const named = (entry) => entry.title ?? `item ${entry.item ?? entry.id}`;
 

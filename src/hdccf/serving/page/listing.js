@@ -1,7 +1,7 @@
 // Recommendations with their reasons, and for each the items like it.
 
 import { post } from "./api.js";
-import { bar, figure, h, named, percent, problem } from "./dom.js";
+import { bar, h, named, percent, problem, scores } from "./dom.js";
 
 // `target` is {user} or {had: […]}, as /v1/explain takes it.
 export async function recommendations(target, k, { onPick, isLast, popularity }) {
@@ -12,6 +12,7 @@ export async function recommendations(target, k, { onPick, isLast, popularity })
   if (!isLast()) return null;
   if (!list.items.length) return { element: h("p", {}, "There is nothing left to recommend."), items: [], popularity: found.popularity };
   const reasonsOf = new Map();
+  const scored = scores(list.items);
   const rows = list.items.map((entry, place) => {
     const reasons = h("div", { class: "reasons" });
     reasonsOf.set(String(entry.item), reasons);
@@ -19,7 +20,7 @@ export async function recommendations(target, k, { onPick, isLast, popularity })
       h("div", { class: "line" },
         h("span", { class: "rank" }, String(place + 1)),
         h("span", { class: "grow" }, named(entry)),
-        h("span", { class: "number soft", title: "the model's score" }, figure(entry.score))),
+        h("span", { class: "number soft", title: "the model's score" }, scored(entry))),
       reasons,
       extras(entry, onPick));
   });
@@ -73,10 +74,11 @@ function extras(entry, onPick) {
 
 export async function similar(item, onPick) {
   const found = await post("/v1/similar", { items: [item], k: 8 });
+  const scored = scores(found.lists[0].similar);
   const rows = found.lists[0].similar.map((entry) =>
     h("li", { class: "line" },
       h("span", { class: "grow" }, entry.title ?? `item ${entry.id}`),
-      h("span", { class: "number" }, figure(entry.score)),
+      h("span", { class: "number" }, scored(entry)),
       onPick && h("button", { class: "small", "aria-label": `Add ${entry.title ?? entry.id} to your profile`, onclick: () => onPick({ item: entry.id, title: entry.title }) }, "Add")));
   return h("div", {}, h("ul", { class: "list" }, rows), h("p", { class: "soft" }, `Compared by ${found.by}.`));
 }

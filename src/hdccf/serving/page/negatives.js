@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { chart } from "./charts.js";
 import { combobox, users } from "./combobox.js";
-import { bar, count, figure, h, latest, named, paused, percent, problem, say } from "./dom.js";
+import { bar, count, h, latest, named, paused, percent, problem, say, scores } from "./dom.js";
 
 const STEPS = 100;
 const SOURCES = {
@@ -73,10 +73,11 @@ export function negativesView(root, { go }) {
 function rowsOf(found) {
   const cell = (label, ...children) => h("td", { class: "number", "data-label": label }, ...children);
   const most = Math.max(...found.items.map((entry) => entry.share ?? 0), 1e-12);
+  const scored = scores(found.items);
   const rows = found.items.map((entry) =>
     h("tr", {},
       h("td", {}, h("span", {}, named(entry), " ", entry.held_out && h("span", { class: "tag warn" }, "held out: false for certain"))),
-      cell("score", figure(entry.score)),
+      cell("score", scored(entry)),
       cell("false with", h("span", {}, bar(entry.probability, true), ` ${percent(entry.probability)}`)),
       entry.share != null && cell("weight", h("span", {}, bar(entry.share / most), ` ${percent(entry.share, 2)}`))));
   const head = ["item", "score", "probability of being false", ...(found.weights ? ["weight in the loss"] : [])];

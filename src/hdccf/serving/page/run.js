@@ -24,7 +24,7 @@ export function runView(root) {
   };
 }
 
-const section = (title, ...children) => h("section", { class: "card", "aria-label": title }, h("h2", {}, title), ...children);
+export const section = (title, ...children) => h("section", { class: "card", "aria-label": title }, h("h2", {}, title), ...children);
 const pairs = (entries) => h("dl", {}, entries.filter(([, value]) => value != null && value !== "").flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))]));
 
 function facts(run) {
@@ -47,12 +47,22 @@ function data(found) {
   ]);
 }
 
+const linesOf = (run, kind, wanted = () => true) =>
+  Object.entries(run.curves[kind] ?? {}).filter(([name]) => wanted(name)).map(([name, y]) => ({ name, x: run.epochs, y }));
+const overEpochs = (run) => ({ xLabel: "epochs", marks: run.result ? [{ x: run.result.best_epoch, title: "best epoch" }] : [] });
+const noEpochs = () => h("p", { class: "soft" }, "This model is not trained in epochs.");
+
+// The training curve: validation, or the loss where nothing was held out for it.
+export function validation(run) {
+  if (!run.epochs.length) return noEpochs();
+  const lines = linesOf(run, "validation");
+  return lines.length ? chart("Validation", lines, overEpochs(run)) : chart("Training loss", linesOf(run, "training"), overEpochs(run));
+}
+
 function trained(run) {
-  if (!run.epochs.length) return [h("p", { class: "soft" }, "This model is not trained in epochs.")];
-  const lines = (kind, wanted = () => true) =>
-    Object.entries(run.curves[kind] ?? {}).filter(([name]) => wanted(name)).map(([name, y]) => ({ name, x: run.epochs, y }));
-  const marks = run.result ? [{ x: run.result.best_epoch, title: "best epoch" }] : [];
-  const options = { xLabel: "epochs", marks };
+  if (!run.epochs.length) return [noEpochs()];
+  const lines = (kind, wanted) => linesOf(run, kind, wanted);
+  const options = overEpochs(run);
   const hard = (name) => name.startsWith("hardness");
   const charts = [
     ["Validation", lines("validation")],

@@ -1,4 +1,4 @@
-// A known user: their history, and the model's recommendations.
+// A known user: the model's recommendations, and the history beside them, on a phone below.
 
 import { get } from "./api.js";
 import { combobox, users } from "./combobox.js";
@@ -23,11 +23,11 @@ export function userView(root, { go, addToTaste }) {
   });
   root.append(
     search.element,
-    h("div", { class: "columns" },
-      h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "History"), history),
+    h("div", { class: "columns first-wide" },
       h("section", { class: "card", "aria-label": "Recommendations" }, title,
-        h("label", { class: "line" }, h("span", { class: "soft" }, "popular"), dial, h("span", { class: "soft" }, "personal"), setting),
-        list)),
+        h("label", { class: "line" }, h("span", { class: "soft number" }, "popular"), dial, h("span", { class: "soft number" }, "personal"), setting),
+        list),
+      h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "History"), history)),
   );
 
   const showHistory = async (user, isLast) => {
