@@ -1,5 +1,6 @@
 """The event log: durable, idempotent, bounded, and read again after a process was killed."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -124,3 +125,12 @@ def test_a_log_without_events_adds_nothing(path: Path) -> None:
     path.touch()
     data = interactions([(0, 0), (0, 1), (1, 1)])
     assert append_events(data, path) is data
+
+
+def test_of_equal_ids_in_one_call_the_first_is_kept_in_its_place(path: Path) -> None:
+    log = EventLog(path)
+    found = log.append([event(1, item="1"), event(2, item="2"), event(1, item="3")])
+    log.close()
+    assert found == (2, 1)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["id"], line["item"]) for line in lines] == [("e1", "1"), ("e2", "2")]

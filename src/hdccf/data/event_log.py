@@ -132,9 +132,11 @@ class EventLog:
     def append(self, events: Iterable[Event]) -> Appended:
         """Writes the events whose ids are new; when it returns they are on the disk."""
         with self._writing:
-            given = list(events)
-            new = list({event.id: event for event in reversed(given) if event.id not in self._ids}.values())
-            new.reverse()
+            given, first = list(events), dict[str, Event]()
+            for event in given:
+                if event.id not in self._ids:
+                    first.setdefault(event.id, event)
+            new = list(first.values())
             if len(self) + len(new) > self.most:
                 raise LogFullError(
                     f"{self.path} holds {len(self):,} of at most {self.most:,} events; train with --append "
