@@ -72,6 +72,7 @@ looked at once a row.
 - "dialled": scores shifted by γ·log frequency, γ chosen on validation by the same metric. All rows get it.
 - HDCCF is the preset `spectral`, one training with β = 1, not tuned. SSM has the same loss without negative
   users; on blocks its vectors are those of HDCCF, so it is no competitor in the ratio.
+- Rows that are missing were not run. Slow models had few trials: more of them may change the order.
 """
 
 
