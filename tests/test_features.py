@@ -338,3 +338,20 @@ def test_an_index_knows_the_lengths_of_cold_items(featured: Recommender) -> None
     scorer = featured.scorer()
     index = Index(scorer, featured.calibration.log_frequency)
     assert index.recall == 1.0
+
+
+def test_a_refitted_model_with_features_is_saved_whole_and_not_evaluated_by_what_it_has_seen(
+    tmp_path: Path,
+) -> None:
+    table = pl.DataFrame({"id": range(100, 132), "parity": [n % 2 for n in range(32)]})
+    plain = fit(tastes(), quick("block"))
+    featured = plain.with_features(table)
+    with pytest.raises(ConfigError, match="refitted on all events and then given item features"):
+        evaluate(featured, featured.split, ks=(10,))
+    featured.save(tmp_path / "run")
+    opened = load_run(tmp_path / "run")
+    assert opened.n_items == featured.n_items == 32
+    assert opened.recommend(["u1"]).equals(featured.recommend(["u1"]))
+    assert opened.recommend(["u1"], where={"parity": 1})["item"].to_list()
+    found = evaluate(load_run(tmp_path / "run", items=False), plain.split, ks=(10,))
+    assert found.values == evaluate(plain, plain.split, ks=(10,)).values
