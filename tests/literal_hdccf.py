@@ -218,14 +218,15 @@ class Literal:
         item_weights = [of_item(c) * inclusion[place] for place, c in enumerate(columns)]
         user_weights = [of_user(u) * self.n_users / len(users) for u in users]
         inside = [[(u, c) in self.pairs for c in columns] for u in users]
+        masked = [[self.observed(u, c) for c in columns] for u in users]
         positives = list(zip(batch.rows.tolist(), batch.positive_columns.tolist(), strict=True))
 
         def over_items(r: int) -> float:
-            free = [(weight, f(r, x)) for x, weight in enumerate(item_weights) if not inside[r][x]]
+            free = [(weight, f(r, x)) for x, weight in enumerate(item_weights) if not masked[r][x]]
             return self.held(free, [f(r, x) for row, x in positives if row == r], s.omega_items)
 
         def over_users(c: int) -> float:
-            free = [(weight, f(x, c)) for x, weight in enumerate(user_weights) if not inside[x][c]]
+            free = [(weight, f(x, c)) for x, weight in enumerate(user_weights) if not masked[x][c]]
             return self.held(free, [f(x, c) for x, column in positives if column == c], s.omega_users)
 
         each = []
@@ -260,7 +261,9 @@ class Literal:
         for (anchor, related), neighbours in zip(anchors, drawn, strict=True):
             assert all(related[x] for x in neighbours)
             negatives = sum(
-                weight * math.exp(f(anchor, x) / tau) for x, weight in enumerate(weights) if not related[x]
+                weight * math.exp(f(anchor, x) / tau)
+                for x, weight in enumerate(weights)
+                if not (self.s.mask_observed and related[x])
             )
             tops = [math.exp(f(anchor, x) / tau) for x in neighbours if x != anchor]
             each.append(sum(-math.log(top / (top + negatives)) for top in tops) / max(1, len(tops)))

@@ -47,7 +47,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
         {"loss": "pointwise"},
         r"loss='pointwise' takes one negative a positive; set sampler to in-batch or uniform",
     ),
-    ({"mask_observed": False}, r"mask_observed=false .* sampler='block' always masks"),
+    (
+        {"mask_observed": False, "sampler": "uniform"},
+        r"mask_observed=false .* sampler='uniform' always masks",
+    ),
+    ({"mask_observed": False, "loss": "bpr"}, r"loss='bpr' leaves out observed pairs in a block"),
     (
         {"similarity": "popular", "user_vector": "history"},
         r"similarity='popular' is between free users and items; set user_vector to free",
@@ -110,9 +114,9 @@ def test_every_preset_is_possible(preset: str) -> None:
 
 
 def test_the_papers_ablations_change_one_thing_each() -> None:
-    paper = HDCCF(**PRESETS["paper-in-batch"]).model_dump()
+    paper = HDCCF(**PRESETS["paper"]).model_dump()
     assert (paper["sampler"], paper["frequency_correction"], paper["recency_half_life"]) == (
-        "in-batch",
+        "block",
         0.0,
         None,
     )

@@ -193,6 +193,17 @@ class Settings(Options):
 
     space: ClassVar[Space] = Space()
     """What `hdccf tune` may change; settings without a space are not tuned."""
+    spaces: ClassVar[Mapping[str, Space]] = {}
+    """Further search spaces, by name."""
+
+    @classmethod
+    def space_named(cls, name: str) -> Space:
+        """The space of that name; the usual one without a name."""
+        if name and name not in cls.spaces:
+            known = f"choose one of {list(cls.spaces)}" if cls.spaces else "it has only its usual one"
+            raise ConfigError(f"space={name!r} is unknown for {cls.__name__}; {known}")
+        return cls.spaces[name] if name else cls.space
+
     model: ClassVar[str] = ""
     """The name of the model in the registry."""
     presets: ClassVar[dict[str, dict[str, Any]]] = {}

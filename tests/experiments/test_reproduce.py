@@ -56,16 +56,20 @@ def test_each_run_is_a_line_that_says_what_was_measured(split: Split, tmp_path: 
     ]
     record = outcome.records["ours"][1]
     fitted = fit(split, HDCCF(**SMALL), seed=1, options=FitOptions(calibrate=False))
-    expected = Ranker(split, "test").measure(fitted, PAPER.metrics, PAPER.protocols)
+    expected = Ranker(split, "test").measure(fitted, PAPER.metrics, ("sampled", "full"))
+    by_popularity = Ranker(split, "test", weighting="popularity")
+    expected["popular"] = by_popularity.measure(fitted, PAPER.metrics, ("sampled",))["sampled"]
+    assert set(record["values"]) == set(expected)
     for protocol, values in expected.items():
         assert record["values"][protocol] == pytest.approx(values)
     assert record["best_epoch"] in (1, 2)
     assert "clipped-items" in record["terms"]
     kept = made.journal.evaluation(record)
     assert kept is not None
-    assert kept.per_user["full/ndcg@10"].mean() == pytest.approx(
-        record["values"]["full"]["ndcg@10"], abs=1e-6
-    )
+    for protocol in PAPER.protocols:
+        assert kept.per_user[f"{protocol}/ndcg@10"].mean() == pytest.approx(
+            record["values"][protocol]["ndcg@10"], abs=1e-6
+        )
     assert not list((tmp_path / ".runs").iterdir())
 
 
@@ -214,7 +218,7 @@ def test_with_the_validation_item_given_the_same_weights_see_one_item_more(
     users = torch.arange(split.n_users)
     assert not given.score_block(users).allclose(fitted.score_block(users))
     outcome = runner(split, tmp_path).train([Row("ours", settings, given=True)])
-    expected = Ranker(split, "test").measure(given, PAPER.metrics, PAPER.protocols)
+    expected = Ranker(split, "test").measure(given, PAPER.metrics, ("full",))
     assert outcome.records["ours"][0]["given"]["full"] == pytest.approx(expected["full"])
 
 
@@ -231,9 +235,38 @@ def test_some_rows_of_a_study_can_be_asked_for(split: Split, tmp_path: Path) -> 
     for stem in Reproduction(plan, split).run("table"):
         lines = stem.with_name(f"{stem.name}.csv").read_text().splitlines()[1:]
         assert list(dict.fromkeys(line.split(",")[0] for line in lines)) == ["ease", "hdccf"]
-        assert "--only hdccf --only ease" in stem.with_name(f"{stem.name}.md").read_text()
+        assert "--only ease --only hdccf" in stem.with_name(f"{stem.name}.md").read_text()
     with pytest.raises(ConfigError, match="only='esae' is no row of this study; choose some of"):
         Reproduction(replace(plan, only=("esae",)), split).run("table")
+
+
+def rows_of(stem: Path) -> list[str]:
+    lines = stem.with_name(f"{stem.name}.csv").read_text().splitlines()[1:]
+    return list(dict.fromkeys(line.split(",")[0] for line in lines))
+
+
+def test_a_table_keeps_the_rows_that_were_not_asked_for(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL, has_times=False, only=("ease",))
+    (stem,) = Reproduction(plan, split).run("table")
+    assert rows_of(stem) == ["ease"]
+    (stem,) = Reproduction(replace(plan, only=("als",)), split).run("table")
+    assert rows_of(stem) == ["ease", "als"]
+    # Where the journal does not have them, nothing is run and nothing is replaced.
+    made = Reproduction(replace(plan, only=("hdccf",)), split)
+    made.journal.path.unlink()
+    with pytest.raises(
+        ConfigError, match="has rows that the journal has no runs of: ease, als; run them too"
+    ):
+        made.run("table")
+    assert rows_of(stem) == ["ease", "als"]
+    assert made.journal.records() == []
+
+
+def test_fresh_runs_again_and_the_newer_result_counts(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, has_times=False, only=("ease",))
+    for fresh, lines in ((False, 1), (False, 1), (True, 2)):
+        Reproduction(plan, split, fresh=fresh).run("table")
+        assert len(Reproduction(plan, split).journal.records()) == lines
 
 
 # -- from files ----------------------------------------------------------------------------------------------
@@ -307,9 +340,9 @@ def test_the_table_of_yelp_has_both_parts_and_every_model(
         rows = list(csv.DictReader((folder / f"{part}.csv").read_text().splitlines()))
         assert list(rows[0]) == ["model", "protocol", "metric", "mean", "std", "seeds"]
         models = list(dict.fromkeys(row["model"] for row in rows))
-        assert len(models) == 12
-        assert models[-1] == "hdccf"
-        assert {row["protocol"] for row in rows} == {"sampled", "full"}
+        assert len(models) == 14
+        assert models[-3:] == ["hdccf-printed", "hdccf-corrected", "hdccf"]
+        assert {row["protocol"] for row in rows} == {"sampled", "popular", "full"}
         assert {row["metric"] for row in rows} == {"hr@10", "ndcg@10", "ndcg@50"}
         assert (folder / f"{part}.md").exists()
         assert (folder / f"{part}.tex").exists()

@@ -51,7 +51,7 @@ def results(journal: Journal, levels: dict[str, float]) -> Results:
 def test_best_is_bold_second_underlined_and_our_margin_is_over_the_best_other(journal: Journal) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     lines = comparison_markdown(found).splitlines()
-    assert lines[2] == "|  | BPR | EASE | HDCCF | Imp. | p |"
+    assert lines[2] == "|  | BPR | EASE | HDCCF (ours) | Imp. | p |"
     first = [cell.strip() for cell in lines[4].strip("|").split("|")]
     cells = found.cells
     question = ("sampled", "hr@10")
@@ -119,7 +119,7 @@ def test_only_seeds_that_all_rows_have_are_tested_and_it_is_said(journal: Journa
     assert seeds == {"bpr": 1, "ease": 1, "hdccf": 1}
     assert found.cells["hdccf"]["full", "hr@10"].seeds == 3
     said = (
-        "Tests are over the seeds 0, which all rows have (the means of HDCCF are over more); EASE is the same"
+        "Tests are over the seeds 0, which all rows have (the means of HDCCF (ours) are over more); EASE is"
     )
     assert said in comparison_markdown(found)
 
@@ -186,7 +186,7 @@ def test_latex_is_in_the_paper_s_form(journal: Journal, tmp_path: Path) -> None:
     files = sorted(file.name for file in (tmp_path / "table").iterdir())
     assert files == ["small.csv", "small.md", "small.parquet", "small.tex"]
     text = (tmp_path / "table" / "small.tex").read_text()
-    assert r"Metrics & BPR & EASE & HDCCF & \textit{Imp.} \\" in text
+    assert r"Metrics & BPR & EASE & HDCCF (ours) & \textit{Imp.} \\" in text
     line = next(line for line in text.splitlines() if line.startswith("sampled HR@10"))
     assert line.count("&") == 4
     assert r"\underline{0.4" in line

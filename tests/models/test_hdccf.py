@@ -182,12 +182,13 @@ def test_modulated_losses_are_the_equations_with_a_g_for_each_relation(
     check(model, data, batches(model)[0], draws)
 
 
-def test_without_masks_observed_pairs_are_negatives_like_any_other(draws: Draws) -> None:
+@pytest.mark.parametrize("sampler", ["in-batch", "block"])
+def test_without_masks_observed_pairs_are_negatives_like_any_other(sampler: str, draws: Draws) -> None:
     data = random_interactions(2)
-    model = built(data, sampler="in-batch", mask_observed=False, user_user_weight=0.4, item_item_weight=0.6)
+    model = built(data, sampler=sampler, mask_observed=False, user_user_weight=0.4, item_item_weight=0.6)
     for batch in batches(model):
         check(model, data, batch, draws)
-    masked = built(data, sampler="in-batch", user_user_weight=0.4, item_item_weight=0.6)
+    masked = built(data, sampler=sampler, user_user_weight=0.4, item_item_weight=0.6)
     assert objective(masked, batch).loss < objective(model, batch).loss
 
 

@@ -37,12 +37,17 @@ NameOrFile = Annotated[
 ]
 
 
-class CacheOptions(Options):
-    """Where the files of a named data set come from."""
+class SourceFolder(Options):
+    """Where the files of a named data set may lie."""
 
     folder: Annotated[Path | None, Flag("--from", metavar="DIR", panel=_NAMED)] = None
     """A folder with the files as published, looked into before anything is fetched. HDCCF_DATA_HOME does the
     same for every call."""
+
+
+class CacheOptions(SourceFolder):
+    """Where the files of a named data set come from."""
+
     fresh: Annotated[bool, Flag("--fresh", panel=_NAMED)] = False
     """Pass over what the cache has, and fetch the files anew."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field
 
-from hdccf.cli.data import CacheOptions, ReadOptions, SplitOptions, open_split
+from hdccf.cli.data import CacheOptions, ReadOptions, SourceFolder, SplitOptions, open_split
 from hdccf.cli.options import Flag, Panel, as_typed, with_options
 from hdccf.config import Options
 from hdccf.errors import ConfigError, without_secrets
@@ -41,6 +41,9 @@ class SearchOptions(Options):
     """Processor minutes a thread of trials at most, over all calls."""
     time_aware: bool = False
     """Let the model use time as far as it can; without it no model does."""
+    space: str = ""
+    """Another search space of the model. For hdccf: printed (every part of the paper on, its parameters
+    searched) and corrected (the same with β free)."""
     metric: Annotated[str | None, Flag(metavar="PROTOCOL:METRIC")] = None
     """What is maximised on the validation part; sampled:ndcg@10, or full:ndcg@10 for own events and
     full:ndcg@20 for gowalla-m1."""
@@ -59,10 +62,10 @@ class StudyFiles(Options):
 
     study: Annotated[str | None, Flag(metavar="FILE")] = None
     """The study's journal, or sqlite:///FILE.db. One that exists is gone on with. Without it:
-    results/studies/DATASET[-time]/MODEL.jsonl."""
+    results/studies/DATASET[-time]/MODEL[-SPACE].jsonl."""
     out: Annotated[Path | None, Flag(metavar="FILE.toml")] = None
-    """The best settings. Without it: results/tuned/DATASET[-time]/MODEL.toml, where hdccf reproduce finds
-    them."""
+    """The best settings. Without it: results/tuned/DATASET[-time]/MODEL[-SPACE].toml, where hdccf
+    reproduce finds them."""
     start: Annotated[Path | None, Flag(metavar="FILE.toml")] = None
     """Settings that a new study tries first, such as those found on a smaller data set."""
     overwrite: bool = False
@@ -92,12 +95,22 @@ def tune(
 
     kind = entry_named(model).settings
     part = part_name(data.name, options.time_aware)
-    place = files.study or f"results/studies/{part}/{model}.jsonl"
-    target = files.out or Path(f"results/tuned/{part}/{model}.toml")
+    row = f"{model}-{options.space}" if options.space else model
+    place = files.study or f"results/studies/{part}/{row}.jsonl"
+    target = files.out or Path(f"results/tuned/{part}/{row}.toml")
     task, split = _open(data, read, cache)
     fixed = task.fixed_for(kind) | parse_assignments(options.assignments or [])
     metric = options.metric or task.validation_metric
-    question = Question(model, data.name, split.fingerprint, metric, options.time_aware, fixed, options.seed)
+    question = Question(
+        model,
+        data.name,
+        split.fingerprint,
+        metric,
+        options.time_aware,
+        fixed,
+        options.seed,
+        options.space,
+    )
     found = search(
         split,
         question,
@@ -134,7 +147,10 @@ class StudyOptions(Options):
     assignments: Annotated[list[str] | None, Flag("--set", metavar="NAME=VALUE")] = None
     """A setting of every row that has it; repeatable."""
     only: Annotated[list[str] | None, Flag(metavar="ROW")] = None
-    """Only this row, such as ease or 'ours, random start'; repeatable."""
+    """Run only this row, such as ease or 'ours, random start'; repeatable. Rows that the journal has already
+    stay in the table."""
+    fresh: bool = False
+    """Run again what the journal has; the newer result counts."""
     threads: int | None = Field(default=None, ge=1)
     """Processor threads; all if not given."""
     allow_dirty: bool = False
@@ -152,7 +168,7 @@ def reproduce(
     ],
     data: Data,
     read: ReadOptions,
-    cache: CacheOptions,
+    folder: SourceFolder,
     options: StudyOptions,
 ) -> None:
     """Run a study of the paper on a data set or on your own events, and write its tables and figures.
@@ -167,6 +183,7 @@ def reproduce(
 
     if study not in (*STUDIES, ALL):
         raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")
+    cache = CacheOptions(**folder.model_dump(exclude_unset=True))
     task, split = _open(data, read, cache)
     plan = Plan(
         data.name,
@@ -185,6 +202,7 @@ def reproduce(
         options.threads,
         source=origin_of(data.dataset) if data.dataset else f"own events, {without_secrets(data.source)}",
         allow_dirty=options.allow_dirty,
+        fresh=options.fresh,
         progress=True,
     )
     for stem in reproduction.run(study):

@@ -15,7 +15,7 @@ from hdccf.data.split import Split, leave_one_out
 from hdccf.errors import ConfigError
 from hdccf.experiments.tuning import read_origin
 from hdccf.models import TUNED, entry_named
-from hdccf.models.hdccf.settings import PRESETS
+from hdccf.models.hdccf.settings import ABLATIONS, PRESETS
 
 OURS = "hdccf"
 TITLES = {
@@ -30,9 +30,21 @@ TITLES = {
     "lightgcn": "LightGCN",
     "ease": "EASE",
     "als": "ALS",
-    "hdccf": "HDCCF",
+    "hdccf-printed": "HDCCF (as printed)",
+    "hdccf-corrected": "HDCCF (frequency-corrected)",
+    "hdccf": "HDCCF (ours)",
 }
-"""The models of a table, in its order: the paper's competitors, stronger ones since, and HDCCF."""
+"""The rows of a table, in its order: the paper's competitors, stronger ones since, and HDCCF's forms."""
+SPACES = {"hdccf-printed": "printed", "hdccf-corrected": "corrected", "hdccf": ""}
+"""The search space that each form of HDCCF was tuned in."""
+FORMS = (
+    "HDCCF (as printed) has every part of the paper: modulated similarity with separate factors, negative "
+    "items and users by frequency (β = 0), debiasing with ω, both auxiliary losses; over blocks, from a "
+    "spectral start. "
+    "HDCCF (frequency-corrected) is the same with β free. HDCCF (ours) may drop parts and have others: any "
+    "similarity of free vectors or, time-aware, of histories, with their own start."
+)
+"""Which parts each form has."""
 SEEDLESS = ("ease",)
 """Solved in closed form: every seed gives the same."""
 _DEVELOPED = (
@@ -55,7 +67,8 @@ CORE = 5
 class Task:
     """How models are evaluated on a data set; the defaults are the paper's."""
 
-    protocols: tuple[str, ...] = ("sampled", "full")
+    protocols: tuple[str, ...] = ("sampled", "popular", "full")
+    """`popular` is sampled with candidates drawn by popularity."""
     metrics: tuple[str, ...] = ("hr@10", "ndcg@10", "ndcg@50")
     validation_metric: str = "sampled:ndcg@10"
     """What tuning and the choice of the epoch go by."""
@@ -119,6 +132,12 @@ def all_training(split: Split) -> Split:
 
 
 # -- rows ----------------------------------------------------------------------------------------------------
+
+
+def model_of(row: str) -> str:
+    """The model of a table's row."""
+    return OURS if row in SPACES else row
+
 
 BUDGETS = ("quick", "full")
 _QUICK_SEEDS = 2
@@ -192,11 +211,11 @@ class Plan:
                     settings[name] = min(settings.get(name, fields[name].default), most)
         return settings | {name: value for name, value in self.overrides.items() if name in fields}
 
-    def tuned(self, model: str, time_aware: bool) -> tuple[dict[str, Any], str]:
-        """A model's settings, and in words where they come from: a study here, the package, the defaults."""
+    def tuned(self, row: str, time_aware: bool) -> tuple[dict[str, Any], str]:
+        """A row's settings, and in words where they come from: a study here, the package, the defaults."""
         part = part_name(self.dataset, time_aware)
         for folder in (self.results / "tuned", TUNED):
-            file = folder / part / f"{model}.toml"
+            file = folder / part / f"{row}.toml"
             if not file.exists():
                 continue
             origin = read_origin(file)
@@ -205,33 +224,33 @@ class Plan:
                 words += f": {origin['trials']} of {origin['budget']['trials']} trials, "
                 words += f"{origin['minutes']:.1f} of {origin['budget']['minutes']:g} minutes"
             return read_toml(file), words
-        kind = entry_named(model).settings
-        own = kind.space.aware if time_aware else kind.space.blind
-        preset = PRESETS["time-blind"] if model == OURS and not time_aware else {}
+        kind = entry_named(model_of(row)).settings
+        space = kind.space_named(SPACES.get(row, ""))
+        own = space.aware if time_aware else space.blind
+        preset = PRESETS["time-blind"] if row == OURS and not time_aware else {}
         return {**preset, **own, **self.task.fixed_for(kind)}, "not tuned: defaults"
 
 
 def table(plan: Plan, time_aware: bool = False) -> list[Row]:
     """Every model, HDCCF last. Time-aware, each uses time as far as it can; some cannot at all."""
     rows = []
-    for model in TITLES:
-        knows = entry_named(model).settings.space.knows_time
-        settings, origin = plan.tuned(model, time_aware and knows)
+    for label in TITLES:
+        model = model_of(label)
+        knows = entry_named(model).settings.space_named(SPACES.get(label, "")).knows_time
+        settings, origin = plan.tuned(label, time_aware and knows)
         if time_aware and not knows:
             origin += " (knows no time)"
-        rows.append(Row(model, settings, model, origin=origin, given=time_aware and model == OURS))
+        rows.append(Row(label, settings, model, origin=origin, given=time_aware and label == OURS))
     return plan.rows(rows)
-
-
-_ABLATIONS = ("wo-i", "wo-u", "wo-ui", "bpr-plus", "biased", "unmodulated")
 
 
 def ablation(plan: Plan) -> list[Row]:
     """The paper's variants, the paper's model, and ours without and with time; with time also the parts of
     the history vector. Vectors and their start are not HDCCF's own, so BPR and SSM have rows with them."""
     ours, origin = plan.tuned(OURS, False)
-    rows = [Row(name, PRESETS[name]) for name in _ABLATIONS]
-    rows += [Row("paper", PRESETS["paper-in-batch"]), Row("ours", ours, origin=origin)]
+    paper, printed = plan.tuned("hdccf-printed", False)
+    rows = [Row(name, {**paper, **changes}) for name, changes in ABLATIONS.items()]
+    rows += [Row("paper", paper, origin=printed), Row("ours", ours, origin=origin)]
     if ours.get("start") == "spectral":
         rows += [Row("ours, random start", {**ours, "start": "random"}), *_losses(ours, "same start")]
     if plan.has_times:
@@ -256,8 +275,9 @@ def _losses(ours: Mapping[str, Any], words: str) -> list[Row]:
 
 def scores(plan: Plan) -> list[Row]:
     """The paper's model, and the same with a modulation of ones."""
-    variants = {"modulated": "paper-in-batch", "unmodulated": "unmodulated"}
-    return plan.rows([Row(label, PRESETS[preset], densities=True) for label, preset in variants.items()])
+    paper, origin = plan.tuned("hdccf-printed", False)
+    variants = {"modulated": paper, "unmodulated": {**paper, **ABLATIONS["unmodulated"]}}
+    return plan.rows([Row(label, each, densities=True, origin=origin) for label, each in variants.items()])
 
 
 _SWEEPS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -286,7 +306,7 @@ def sweep(plan: Plan, study: str) -> list[Row]:
     rows = []
     for name, grid in _SWEEPS[study].items():
         values = dict.fromkeys((*grid[::2], grid[-1])) if plan.budget == "quick" else grid
-        base = bases.get(name, PRESETS["paper-in-batch"])
+        base = bases.get(name) or plan.tuned("hdccf-printed", False)[0]
         rows += [Row(f"{name}={x:g}", {**base, name: x}, curve=name, x=float(x)) for x in values]
     return plan.rows(rows)
 

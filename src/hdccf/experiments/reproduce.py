@@ -75,7 +75,7 @@ class Run:
     def _candidates(self) -> str | None:
         """The rule by which negatives are drawn, where a metric of the task is over sampled ones."""
         asked = (*self.task.protocols, self.task.validation_metric.partition(":")[0])
-        return CANDIDATE_FORMAT if "sampled" in asked else None
+        return CANDIDATE_FORMAT if {"sampled", "popular"} & set(asked) else None
 
     @property
     def key(self) -> str:
@@ -162,6 +162,8 @@ class Reproduction:
     """Where the data came from, in words."""
     allow_dirty: bool = False
     """Whether results of changed code may be written beside that code."""
+    fresh: bool = False
+    """Whether to run again what the journal has."""
     progress: bool = False
 
     @cached_property
@@ -192,16 +194,30 @@ class Reproduction:
             for name in studies
             for time_aware in ([False, True] if name == "table" and has_times else [False])
         ]
-        rows = [self._rows(*part) for part in parts]
-        stems = []
-        for number, ((name, time_aware), own) in enumerate(zip(parts, rows, strict=True)):
-            later = rows[number + 1 :]
-            made = self._table(own, time_aware, later) if name == "table" else self._study(name, own, later)
-            stems.append(made)
+        every = [self._rows(*part) for part in parts]
+        chosen = [self._chosen(rows) for rows in every]
+        stems = [self._stem(*part) for part in parts]
+        for stem, rows, asked in zip(stems, every, chosen, strict=True):
+            _refuse_loss(stem, [*(row.label for row in asked), *self._recorded(rows)])
+        for number, (name, time_aware) in enumerate(parts):
+            failures = self.train(chosen[number], chosen[number + 1 :]).failures
+            # Rows that were not asked for keep their place in the table.
+            outcome = self._outcome(every[number], failures)
+            _refuse_loss(stems[number], [label for label, found in outcome.records.items() if found])
+            if name == "table":
+                self._table(every[number], outcome, time_aware, stems[number])
+            else:
+                self._study(name, every[number], outcome, stems[number])
         return stems
 
     def _rows(self, study: str, time_aware: bool) -> list[Row]:
-        return self._chosen(plans.table(self.plan, True) if time_aware else STUDIES[study](self.plan))
+        return plans.table(self.plan, True) if time_aware else STUDIES[study](self.plan)
+
+    def _stem(self, study: str, time_aware: bool) -> Path:
+        return self.plan.results / study / part_name(self.plan.dataset, time_aware)
+
+    def _recorded(self, rows: list[Row]) -> list[str]:
+        return [label for label, found in self._outcome(rows, {}).records.items() if found]
 
     def _refuse_dirty(self) -> None:
         """Results that are kept beside the code name the commit that they can be made again with."""
@@ -212,28 +228,22 @@ class Reproduction:
                 "again; commit first, or give another --out, or --allow-dirty"
             )
 
-    def _table(self, rows: list[Row], time_aware: bool, later: Sequence[list[Row]]) -> Path:
-        plan = self.plan
+    def _table(self, rows: list[Row], outcome: Outcome, time_aware: bool, stem: Path) -> None:
         if self.progress:
             for row in rows:
                 note(f"{row.label}: {row.origin}")
-        outcome = self.train(rows, later)
-        title = f"{plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
-        results = Results.of(title, rows, outcome, self._command("table"))
-        stem = plan.results / "table" / part_name(plan.dataset, time_aware)
+        title = f"{self.plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
+        results = Results.of(title, rows, outcome, self._command("table", rows, outcome))
         write_table(results.compared(self.journal.evaluation), stem)
-        return stem
 
-    def _study(self, study: str, rows: list[Row], later: Sequence[list[Row]]) -> Path:
-        outcome = self.train(rows, later)
+    def _study(self, study: str, rows: list[Row], outcome: Outcome, stem: Path) -> None:
         title = f"{_TITLES[study]} on {self.plan.dataset}"
-        results = Results.of(title, rows, outcome, self._command(study))
+        results = Results.of(title, rows, outcome, self._command(study, rows, outcome))
         if not results.rows:
             raise ConfigError(f"no row of {study} could be run: {'; '.join(outcome.failures.values())}")
-        stem = self.plan.results / study / self.plan.dataset
+        results = results.compared(self.journal.evaluation)
         write_study(results, stem)
         _FIGURES.get(study, draw_sweeps)(results, stem)
-        return stem
 
     def _chosen(self, rows: list[Row]) -> list[Row]:
         """Those that are asked for, in the study's order."""
@@ -243,12 +253,14 @@ class Reproduction:
                 raise ConfigError(f"only={label!r} is no row of this study; choose some of {labels}")
         return [row for row in rows if row.label in only] if only else rows
 
-    def _command(self, study: str) -> str:
+    def _command(self, study: str, rows: list[Row], outcome: Outcome) -> str:
         plan = self.plan
+        present = [row.label for row in rows if outcome.records[row.label]]
+        missing = len(present) + len(outcome.failures) < len(rows)
         seeds = "" if plan.seeds is None else f" --seeds {plan.seeds}"
         budget = "" if plan.budget == "full" else f" --budget {plan.budget}"
         changed = "".join(f" --set {name}={value}" for name, value in plan.overrides.items())
-        only = "".join(f" --only {quote(label)}" for label in plan.only)
+        only = "".join(f" --only {quote(label)}" for label in present) if missing else ""
         data = plan.given or f"--dataset {plan.dataset}"
         return f"hdccf reproduce {study} {data}{seeds}{budget}{changed}{only}"
 
@@ -281,8 +293,12 @@ class Reproduction:
             except HdccfError as error:
                 failures[label] = str(error)
                 note(f"{label} is left out: {error}")
+        return self._outcome(rows, failures)
+
+    def _outcome(self, rows: list[Row], failures: dict[str, str]) -> Outcome:
+        """What the journal has of the rows."""
         found: dict[str, list[Record]] = {row.label: [] for row in rows}
-        for run in runs:
+        for run in self._runs(rows):
             record = self.journal.find(run)
             if record is not None:
                 found[run.row.label].append(record)
@@ -292,7 +308,7 @@ class Reproduction:
         return [self.run_of(row, seed) for row in rows for seed in range(row.seeds)]
 
     def _missing(self, rows: list[Row]) -> list[Run]:
-        return [run for run in self._runs(rows) if self.journal.find(run) is None]
+        return [run for run in self._runs(rows) if self.fresh or self.journal.find(run) is None]
 
     def run_of(self, row: Row, seed: int) -> Run:
         """The run of a row with a seed."""
@@ -302,7 +318,7 @@ class Reproduction:
         """One process works at a run; another that waited for it finds it done."""
         self.work.mkdir(parents=True, exist_ok=True)
         with FileLock(self.work / f"{run.key}.lock"):
-            if self.journal.find(run) is not None:
+            if not self.fresh and self.journal.find(run) is not None:
                 return
             self.journal.append(*self._trained_and_tested(run))
             for folder in self.work.glob(f"{run.key}*"):
@@ -325,15 +341,7 @@ class Reproduction:
                 settings = settings.changed(epochs=epochs, evaluate_every=epochs)
             fitted = self._fit(folder.with_name(f"{folder.name}-all"), split, settings, run.seed)
             seconds += fitted.seconds
-        ks = sorted({int(metric.partition("@")[2]) for metric in task.metrics})
-        test = partial(
-            evaluate,
-            split=split,
-            protocols=task.protocols,
-            ks=ks,
-            beyond_accuracy=False,
-            progress=self.progress,
-        )
+        test = partial(_evaluated, split=split, task=task, progress=self.progress)
         found = test(fitted)
         record = {
             **run.facts(),
@@ -377,6 +385,23 @@ class Reproduction:
             raise
 
 
+def _evaluated(scorer: Scorer, split: Split, task: Task, progress: bool) -> Evaluation:
+    """The test part under the task's protocols; `popular` is an evaluation of its own."""
+    ks = sorted({int(metric.partition("@")[2]) for metric in task.metrics})
+    test = partial(evaluate, scorer, split, ks=ks, beyond_accuracy=False, progress=progress)
+    found = test(protocols=[protocol for protocol in task.protocols if protocol != "popular"])
+    if "popular" not in task.protocols:
+        return found
+    popular = test(protocols=("sampled",), weighting="popularity")
+    columns = [
+        pl.Series(name.replace("sampled/", "popular/"), popular.per_user[name])
+        for name in popular.per_user.columns
+        if name.startswith("sampled/")
+    ]
+    values = {**found.values, "popular": popular.values["sampled"]}
+    return replace(found, values=values, per_user=found.per_user.with_columns(columns))
+
+
 def _asked(found: Evaluation, task: Task) -> dict[str, dict[str, float]]:
     """The values of the task's metrics."""
     return {
@@ -398,6 +423,20 @@ def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
     model = entry_named(fitted.name).build(fitted.settings, split.joined("train", "validation"), generator)
     model.load_state_dict(fitted.model.state_dict())
     return model.scorer()
+
+
+def _refuse_loss(stem: Path, labels: Sequence[str]) -> None:
+    """A table that exists is not replaced by one without some of its rows."""
+    file = stem.with_name(f"{stem.name}.csv")
+    if not file.exists():
+        return
+    rows = pl.read_csv(file, infer_schema=False).to_series(0).unique(maintain_order=True)
+    lost = [row for row in rows if row not in labels]
+    if lost:
+        raise ConfigError(
+            f"{file} has rows that the journal has no runs of: {', '.join(lost)}; run them too (without "
+            "--only), or give another --out"
+        )
 
 
 PACKAGE, DIRTY = Path(__file__).parents[1], "-dirty"

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from filelock import FileLock, Timeout
 
-from hdccf.config import Choice, Dimension, Settings, Variant, Whole, build_settings
+from hdccf.config import Choice, Dimension, Settings, Space, Variant, Whole, build_settings
 from hdccf.console import note
 from hdccf.errors import ConfigError
 from hdccf.models import entry_named
@@ -37,6 +37,13 @@ class Question:
     time_aware: bool = False
     fixed: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    space_name: str = ""
+    """Which of the model's search spaces; empty for its usual one."""
+
+    @property
+    def space(self) -> Space:
+        """The search space."""
+        return self.settings.space_named(self.space_name)
 
     @property
     def settings(self) -> type[Settings]:
@@ -45,12 +52,15 @@ class Question:
 
     def draw(self, suggest: Callable[[str, Dimension], Any]) -> dict[str, Any]:
         """Settings over the defaults, with a value from `suggest` for each dimension that applies."""
-        return self.settings.space.draw(suggest, time_aware=self.time_aware, fixed=self.fixed)
+        return self.space.draw(suggest, time_aware=self.time_aware, fixed=self.fixed)
 
     def known(self) -> dict[str, Any]:
         """As it is kept in the study, with the space of today."""
-        dimensions = self.settings.space.part(self.time_aware)
-        return {**asdict(self), "space": {name: repr(each) for name, each in dimensions.items()}}
+        dimensions = self.space.part(self.time_aware)
+        known = asdict(self)
+        if not self.space_name:
+            del known["space_name"]  # as studies have it that are older than the choice
+        return {**known, "space": {name: repr(each) for name, each in dimensions.items()}}
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,7 @@ class StudyFile:
         known, found = self.question.known(), self.study.user_attrs.get("question")
         if found is None:
             self.study.set_user_attr("question", known)
-            space, time_aware = self.question.settings.space, self.question.time_aware
+            space, time_aware = self.question.space, self.question.time_aware
             own = {**space.aware, **space.aware_start} if time_aware else {**space.blind, **space.blind_start}
             first = [_carried(self.question, start)] if start else []
             # The published settings, as far as they lie in the space, or where it says to start: where they

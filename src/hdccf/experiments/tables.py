@@ -10,7 +10,7 @@ from typing import Any
 
 from hdccf.evaluation.compare import LEVEL, BySeed, Comparison, compare, on_common_seeds, write_per_user
 from hdccf.evaluation.evaluation import Evaluation, markdown_table
-from hdccf.experiments.plans import EXPLORED, OURS, SEEDLESS, TITLES, Row
+from hdccf.experiments.plans import EXPLORED, FORMS, OURS, SEEDLESS, SPACES, TITLES, Row
 from hdccf.files import atomic_file
 
 Record = dict[str, Any]
@@ -217,7 +217,7 @@ class Results:
 
         The p-value is that of a paired t-test over users, Holm-corrected over the whole table.
         """
-        others = [label for label in self.ranking(measure) if label != OURS]
+        others = [label for label in self.ranking(measure) if label not in SPACES]
         if OURS not in self.cells or not others:
             return None, None
         best = self.cells[others[0]][measure].mean
@@ -277,8 +277,9 @@ def comparison_markdown(results: Results) -> str:
         tail = ["–" if margin is None else f"{100 * margin:+.2f} %", shown]
         rows.append([title_of(measure), *results.marked(measure, ("**", "**"), ("<u>", "</u>")), *tail])
     tested = (
-        f"p is of HDCCF against the best other: paired t over {results.comparison.users:,} users, averaged "
-        f"over seeds, Holm-corrected over all tests of the best against another; the paper has p < {LEVEL}. "
+        "p is of HDCCF (ours) against the best competitor: paired t over "
+        f"{results.comparison.users:,} users, averaged over seeds, Holm-corrected over all tests of the best "
+        f"against another; the paper has p < {LEVEL}. "
         f"{results.seeds_tested()} `hdccf compare` of the .parquet beside this file makes the tests again."
         if results.comparison
         else "p is not known here: the values by user are not on this machine."
@@ -286,8 +287,10 @@ def comparison_markdown(results: Results) -> str:
     parts = [
         f"# {results.title}",
         markdown_table(["", *(TITLES[row.label] for row in results.rows), "Imp.", "p"], rows),
-        "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF over the best other. "
+        "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF (ours) over the best "
+        "competitor. `sampled`: 99 uniform candidates; `popular`: 99 drawn by popularity; `full`: all items. "
         + tested,
+        FORMS,
         "## Settings",
         _settings(results),
     ]

@@ -58,7 +58,7 @@ def tune(
     A new study tries `start` first, then the defaults. An existing one is continued: after an interruption
     only the trials under way are lost, and those are tried again.
     """
-    if not question.settings.space:
+    if not question.space:
         raise ConfigError(f"{question.model} has no search space, so there is nothing to tune")
     if not len(split.validation):
         raise ConfigError("this split has no validation part, which tuning goes by; give one that has")

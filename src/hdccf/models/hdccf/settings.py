@@ -18,9 +18,11 @@ from hdccf.config import (
     SIZES,
     Calibrated,
     Choice,
+    Dimension,
     Real,
     Space,
     Variant,
+    Whole,
     recency,
 )
 
@@ -261,10 +263,13 @@ class HDCCF(BlockSettings):
             raise ValueError(
                 f"loss={self.loss!r} takes one negative a positive; set sampler to in-batch or uniform"
             )
-        if not self.mask_observed and self.sampler != "in-batch":
+        if not self.mask_observed and self.sampler not in ("in-batch", "block"):
             raise ValueError(
-                f"mask_observed=false is the biased in-batch loss; sampler={self.sampler!r} always masks"
+                "mask_observed=false is the biased loss of in-batch and block; "
+                f"sampler={self.sampler!r} always masks"
             )
+        if not self.mask_observed and self.sampler == "block" and self.loss == "bpr":
+            raise ValueError("loss='bpr' leaves out observed pairs in a block; set mask_observed to true")
         if self.sampler == "pool" and self._has_more_than_items:
             raise ValueError(
                 "sampler='pool' contrasts with items alone; set loss to contrastive and user_side, "
@@ -327,6 +332,16 @@ _PAPER: dict[str, Any] = {
     "batch_size": 128,
 }
 
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "wo-i": {"item_item_weight": 0.0},
+    "wo-u": {"user_user_weight": 0.0},
+    "wo-ui": {"item_item_weight": 0.0, "user_user_weight": 0.0},
+    "bpr-plus": {"loss": "bpr", "item_item_weight": 0.0, "user_user_weight": 0.0},
+    "biased": {"mask_observed": False, "omega_items": 0.0, "omega_users": 0.0},
+    "unmodulated": {"similarity": "cosine"},
+}
+"""The paper's variants: what each changes of the paper's model."""
+
 PRESETS: dict[str, dict[str, Any]] = {
     "hdccf": {},
     "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START},
@@ -341,17 +356,34 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "paper": _PAPER,
     "paper-in-batch": _IN_BATCH,
-    "wo-i": {**_IN_BATCH, "item_item_weight": 0.0},
-    "wo-u": {**_IN_BATCH, "user_user_weight": 0.0},
-    "wo-ui": {**_IN_BATCH, "item_item_weight": 0.0, "user_user_weight": 0.0},
-    "bpr-plus": {**_IN_BATCH, "loss": "bpr", "item_item_weight": 0.0, "user_user_weight": 0.0},
-    "biased": {**_IN_BATCH, "mask_observed": False, "omega_items": 0.0, "omega_users": 0.0},
-    "unmodulated": {**_IN_BATCH, "similarity": "cosine"},
+    **{name: {**_PAPER, **changes} for name, changes in ABLATIONS.items()},
 }
-"""Changes to the defaults. `paper-in-batch` is all as printed but the sign in Eq. 16, and those after it take
-one part out of it; `paper` has the same parts over blocks, from a spectral start."""
+"""Changes to the defaults. `paper-in-batch` is all as printed but the sign in Eq. 16; `paper` has the same
+parts over blocks, from a spectral start, and those after it take one part out of it."""
 
 HDCCF.presets = PRESETS
+
+# Every part of the paper is on, and its parameters are searched; τ and ω go together, as ω at a small τ clips
+# most rows (decision 03).
+_PAPER_DIMENSIONS: dict[str, Dimension] = {
+    "embedding_dim": SIZES,
+    "learning_rate": Real(2e-4, 2e-2, log=True),
+    "block_users": Choice((32, 64, 128, 256)),
+    "weight_decay": Real(1e-8, 1e-3, log=True),
+    "temperature": Real(0.1, 1.0, log=True),
+    "omega_items": Real(1e-4, 0.2, log=True),
+    "omega_users": Real(1e-4, 0.2, log=True),
+    "user_user_weight": Real(0.01, 1.0, log=True),
+    "item_item_weight": Real(0.01, 1.0, log=True),
+    "neighbours": Whole(1, 6),
+}
+HDCCF.spaces = {
+    "printed": Space(_PAPER_DIMENSIONS, blind=_PAPER),
+    "corrected": Space(
+        {**_PAPER_DIMENSIONS, "frequency_correction": Real(0.0, 1.0)},
+        blind={**_PAPER, "frequency_correction": 1.0},
+    ),
+}
 
 _ROWS = 1024
 """Places of histories in a step of the attention encoder; more make fewer steps, fewer make noisy ones."""

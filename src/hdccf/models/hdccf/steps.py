@@ -126,36 +126,40 @@ def _block_loss(
     net: HDCCFNetwork, scored: ScoredBlock, block: Block, generator: torch.Generator
 ) -> tuple[Float[Tensor, " b"], Terms]:
     if net.settings.loss == "bpr":
-        return _block_bpr_loss(net, scored.scores, block, generator), {}
-    whole, group = block_pairs(block), net.process_group
+        return _block_bpr_loss(net, scored, block, generator), {}
+    masked = net.settings.mask_observed
+    whole, group = block_pairs(block, masked), net.process_group
     weights = {"log_item_weights": scored.log_item_weights, "log_user_weights": scored.log_user_weights}
     if not net.contrast.debiases and group.size == 1:
         loss = net.contrast.fused_block(scored.scores, whole, **weights)
         nothing = loss.new_zeros(())
         return loss, {"clipped-items": nothing, "clipped-users": nothing}
-    own = block_pairs(part_of(block, group.rows(len(block.users))))
+    own = block_pairs(part_of(block, group.rows(len(block.users))), masked)
     positive, items, users = net.contrast.block_terms(
         scored.scores, own, whole, **weights, process_group=group
     )
     return net.contrast.loss(positive, items, users), _clips(items, users)
 
 
-def block_pairs(block: Block) -> BlockPairs:
+def block_pairs(block: Block, mask_observed: bool = True) -> BlockPairs:
+    if not mask_observed:
+        return BlockPairs((block.rows, block.positive_columns), (block.rows[:0], block.rows[:0]))
     observed = block.observed_rows, block.observed_columns
     same = block.rows is block.observed_rows and block.positive_columns is block.observed_columns
     return BlockPairs(observed if same else (block.rows, block.positive_columns), observed)
 
 
 def _block_bpr_loss(
-    net: HDCCFNetwork, scores: Float[Tensor, "r c"], block: Block, generator: torch.Generator
+    net: HDCCFNetwork, scored: ScoredBlock, block: Block, generator: torch.Generator
 ) -> Float[Tensor, " b"]:
-    """BPR against one column of the row each, uniformly; 0 where that is an observed pair."""
-    own, n_columns, device = net.process_group.rows(len(block.users)), scores.shape[1], scores.device
+    """BPR against one column of the row each, drawn by the items' weights; 0 where that pair is observed."""
+    scores, own = scored.scores, net.process_group.rows(len(block.users))
     # Drawn for the whole block, so that the draw does not depend on the number of processes.
-    every = torch.randint(n_columns, (len(block.rows),), generator=generator, device=device)
+    weights = scored.log_item_weights.softmax(0)
+    every = torch.multinomial(weights, len(block.rows), replacement=True, generator=generator)
     drawn = every[(block.rows >= own.start) & (block.rows < own.stop)]
     part = part_of(block, own)
-    observed = torch.zeros(scores.shape, dtype=torch.bool, device=device)
+    observed = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     observed[part.observed] = True
     loss = losses.bpr_loss(scores[part.positives], scores[part.rows, drawn])
     return loss.masked_fill(observed[part.rows, drawn], 0.0)
@@ -345,8 +349,10 @@ def _block_relation(
     own = net.process_group.rows(len(anchors))
     drawn, related, anchors = drawn[own], related[own], anchors[own]
     scores = similarity.all_pairs(Vectors(vectors.embedding[anchors], vectors.factors[anchors]), vectors)
-    masked = log_weights.expand(scores.shape).masked_fill(related, -torch.inf)
-    return NegativeSet(scores, masked, None, scores.gather(1, drawn), drawn != anchors[:, None])
+    weights = log_weights.expand(scores.shape)
+    if net.settings.mask_observed:
+        weights = weights.masked_fill(related, -torch.inf)
+    return NegativeSet(scores, weights, None, scores.gather(1, drawn), drawn != anchors[:, None])
 
 
 def item_negatives(net: HDCCFNetwork, batch: InBatch | SampledBatch | Block | Pool) -> NegativeSet:
@@ -363,7 +369,8 @@ def item_negatives(net: HDCCFNetwork, batch: InBatch | SampledBatch | Block | Po
         log_items, _ = net.block_log_weights(batch)
     scores = net.user_item.all_pairs(users, items)
     log_weights = log_items.repeat(len(scores), 1)
-    log_weights[batch.observed] = -torch.inf
+    if net.settings.mask_observed:
+        log_weights[batch.observed] = -torch.inf
     return without_neighbours(scores, log_weights)
 
 
