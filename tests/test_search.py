@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from hdccf.config import Choice, Dimension, Real, Space, Variant, Whole, recency
+from hdccf.errors import ConfigError
 from hdccf.models import MODELS
+from hdccf.models.hdccf.settings import HDCCF
 
 TUNED = [name for name in sorted(MODELS) if MODELS[name].settings.space]
 
@@ -41,6 +43,19 @@ def test_every_point_is_a_possible_setting(name: str, time_aware: bool) -> None:
     kind = MODELS[name].settings
     for point in points(kind.space, time_aware):
         kind(**point)
+
+
+@pytest.mark.parametrize("space", HDCCF.spaces)
+def test_every_point_of_the_paper_s_spaces_has_every_part_of_it(space: str) -> None:
+    for point in points(HDCCF.space_named(space), False):
+        settings = HDCCF(**point)
+        assert (settings.similarity, settings.factors, settings.start) == ("modulated", "separate", "random")
+        on = (settings.omega_items, settings.omega_users, settings.user_side, settings.mask_observed)
+        assert all((*on, settings.user_user_weight, settings.item_item_weight))
+        if space == "printed":
+            assert settings.frequency_correction == 0
+    with pytest.raises(ConfigError, match="space='neither' is unknown for HDCCF; choose one of"):
+        HDCCF.space_named("neither")
 
 
 @pytest.mark.parametrize("name", TUNED)

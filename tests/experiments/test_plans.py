@@ -11,7 +11,7 @@ from hdccf.experiments import plans
 from hdccf.experiments.plans import PAPER, STUDIES, Plan, task_of
 from hdccf.experiments.tuning import write_best
 from hdccf.models import MODELS, entry_named
-from hdccf.models.hdccf.settings import PRESETS
+from hdccf.models.hdccf.settings import HDCCF
 
 
 @pytest.fixture
@@ -111,13 +111,16 @@ def test_the_ablations_are_the_paper_s_and_ours(plan: Plan) -> None:
         "SSM, same start": "spectral",
         "time-aware, random start": "random",
     }
-    assert by_label["paper"].settings == {**PRESETS["paper"], "validation_metric": "sampled:ndcg@10"}
+    assert by_label["paper"].settings == {
+        **HDCCF.spaces["printed"].blind,
+        "validation_metric": "sampled:ndcg@10",
+    }
     # Each variant is the paper's model, as it was tuned, less one part.
     write_best(plan.results / "tuned" / "small" / "hdccf-printed.toml", {"temperature": 0.3}, origin)
-    by_label = {row.label: row.settings for row in plans.ablation(plan)}
-    assert by_label["paper"]["temperature"] == by_label["wo-i"]["temperature"] == 0.3
-    assert "item_item_weight" not in by_label["paper"]
-    assert by_label["wo-i"]["item_item_weight"] == 0.0
+    settings = {row.label: row.settings for row in plans.ablation(plan)}
+    assert settings["paper"]["temperature"] == settings["wo-i"]["temperature"] == 0.3
+    assert "item_item_weight" not in settings["paper"]
+    assert settings["wo-i"]["item_item_weight"] == 0.0
 
 
 def test_a_quick_look_is_smaller(plan: Plan) -> None:

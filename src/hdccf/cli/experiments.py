@@ -1,6 +1,7 @@
 """`hdccf tune`, `reproduce` and `verify`: searches of settings, the paper's studies, checks of its claims."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -149,6 +150,8 @@ class StudyOptions(Options):
     only: Annotated[list[str] | None, Flag(metavar="ROW")] = None
     """Run only this row, such as ease or 'ours, random start'; repeatable. Rows that the journal has already
     stay in the table."""
+    metric: Annotated[str | None, Flag(metavar="PROTOCOL:METRIC")] = None
+    """What the epoch is chosen by on the validation part; without it that of hdccf tune."""
     fresh: bool = False
     """Run again what the journal has; the newer result counts."""
     threads: int | None = Field(default=None, ge=1)
@@ -185,6 +188,8 @@ def reproduce(
         raise ConfigError(f"study={study!r} is unknown; choose one of {[*STUDIES, ALL]}")
     cache = CacheOptions(**folder.model_dump(exclude_unset=True))
     task, split = _open(data, read, cache)
+    if options.metric:
+        task = replace(task, validation_metric=options.metric)
     plan = Plan(
         data.name,
         task,
@@ -193,7 +198,8 @@ def reproduce(
         options.budget,
         overrides=parse_assignments(options.assignments or []),
         only=tuple(dict.fromkeys(options.only or [])),
-        given="" if data.dataset else as_typed(data, read),
+        given=(f"--dataset {data.dataset}" if data.dataset else as_typed(data, read))
+        + (f" --metric {options.metric}" if options.metric else ""),
         has_times=split.train.times is not None,
     )
     reproduction = Reproduction(

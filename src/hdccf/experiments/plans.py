@@ -39,8 +39,8 @@ SPACES = {"hdccf-printed": "printed", "hdccf-corrected": "corrected", "hdccf": "
 """The search space that each form of HDCCF was tuned in."""
 FORMS = (
     "HDCCF (as printed) has every part of the paper: modulated similarity with separate factors, negative "
-    "items and users by frequency (β = 0), debiasing with ω, both auxiliary losses; over blocks, from a "
-    "spectral start. "
+    "items and users by frequency (β = 0), debiasing with ω, both auxiliary losses; over blocks, from "
+    "random vectors. "
     "HDCCF (frequency-corrected) is the same with β free. HDCCF (ours) may drop parts and have others: any "
     "similarity of free vectors or, time-aware, of histories, with their own start."
 )
@@ -103,7 +103,7 @@ TASKS: dict[str, Task] = {
 """The tasks that differ from the paper's."""
 
 
-OWN_EVENTS = replace(PAPER, metrics=("hr@10", "ndcg@10"), validation_metric="full:ndcg@10", seeds=3)
+OWN_EVENTS = replace(PAPER, validation_metric="full:ndcg@10", seeds=3)
 """The task of a user's own events, which are ranked as users will meet them."""
 
 
@@ -181,7 +181,7 @@ class Plan:
     only: tuple[str, ...] = ()
     """Labels of rows; all where none is named."""
     given: str = ""
-    """Own events: the options that they were given by."""
+    """The options that the data was given by; a data set's name if empty."""
 
     def __post_init__(self) -> None:
         if self.budget not in BUDGETS:
