@@ -20,6 +20,7 @@ from hdccf.losses.negatives import ContrastiveLoss, NegativeSet, NegativeTerm
 from hdccf.models.calibration import Calibration
 from hdccf.models.hdccf import steps
 from hdccf.verify import Finding, Report, propositions, verify
+from hdccf.verify.blocks import check_blocks
 from hdccf.verify.dial import check_dial
 from hdccf.verify.gradients import check_bound, check_gradients
 from hdccf.verify.propositions import (
@@ -56,6 +57,7 @@ CHECKS: dict[str, Check] = {
     "uniform loss": lambda: small_loss(UNIFORM),
     "in-batch loss": lambda: small_loss(CORRECTED),
     "bound": check_bound,
+    "blocks": lambda: check_blocks(0, n=120, epochs=12),
     "dial": lambda: check_dial(0),
 }
 """As `verify` runs them, with less of everything."""
@@ -264,6 +266,9 @@ BREAKS: list[tuple[Break, str, list[str]]] = [
     (printed_sign, "bound", ["τ = 0.5, ω⁺ = 0.05: share of rows clipped", "get no gradient", "as printed"]),
     (bound_too_low, "bound", ["smallest clamped score"]),
     (temperature_doubled, "bound", ["all at f = −1"]),
+    (counts_left_out, "blocks", ["negative items: the sum", "gradient of the sum", "the debiased loss"]),
+    (observed_not_masked, "blocks", ["negative items: the sum", "negatives of the user–user loss"]),
+    (relations_weighed_twice, "blocks", ["of the item–item loss"]),
     (dial_reversed, "dial", ["with γ = 1 and β = 0", "more than with γ = 0", "no less than"]),
     (beta_ignored, "dial", ["slope of", "with γ = 1 and β = 0"]),
 ]

@@ -225,7 +225,8 @@ def verify(
         typer.Option(
             "--only",
             metavar="PART,PART,…",
-            help="Some of gradients, propositions, theorem, convergence, bound. Without it: all of them.",
+            help="Some of gradients, propositions, theorem, convergence, bound, blocks, dial. Without it: "
+            "all of them.",
         ),
     ] = None,
     as_json: Annotated[

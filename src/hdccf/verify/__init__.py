@@ -1,4 +1,4 @@
-"""Numerical checks of the paper's theory: gradients, propositions, theorem, lower bound and popularity dial.
+"""Numerical checks of the paper's theory: gradients, propositions, theorem, bound, blocks, popularity dial.
 
 Predictions come from the paper's formulas, written out here; measurements from the samplers, weights and
 losses of training. `docs/theory.md` has the details.
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from hdccf.console import track
 from hdccf.errors import ConfigError
+from hdccf.verify.blocks import check_blocks
 from hdccf.verify.dial import check_dial
 from hdccf.verify.gradients import check_bound, check_gradients
 from hdccf.verify.propositions import check_propositions
@@ -21,9 +22,10 @@ _CHECKS: dict[str, Callable[[int], Iterable[Finding]]] = {
     "propositions": check_propositions,
     "theorem": check_scores,
     "bound": check_bound,
+    "blocks": check_blocks,
     "dial": check_dial,
 }
-PARTS = ("gradients", "propositions", "theorem", "convergence", "bound", "dial")
+PARTS = ("gradients", "propositions", "theorem", "convergence", "bound", "blocks", "dial")
 
 
 def verify(seed: int = 0, parts: tuple[str, ...] = PARTS, *, progress: bool = False) -> Report:
