@@ -180,6 +180,20 @@ def _latex_body(found: Results) -> str:
     return comparison_latex(found, "x").partition(r"\caption")[0]
 
 
+def test_an_ablation_has_each_row_s_p_against_the_paper_s_model(journal: Journal, tmp_path: Path) -> None:
+    rows = [
+        Row(label, {"temperature": t}, seeds=2) for label, t in (("wo-i", 0.3), ("paper", 0.4), ("ours", 0.5))
+    ]
+    outcome = journal_of(journal, rows, {"wo-i": 0.300, "paper": 0.3005, "ours": 0.5})
+    found = Results.of("small", rows, outcome, "hdccf reproduce ablation").compared(journal.evaluation)
+    write_study(found, tmp_path / "small")
+    lines = list(csv.DictReader((tmp_path / "small.csv").read_text().splitlines()))
+    p = {line["row"]: float(line["mean"]) for line in lines if line["metric"] == "p, full NDCG@10"}
+    assert p["wo-i"] > 0.01 > 1e-20 > p["ours"]
+    assert np.isnan(p["paper"])
+    assert "p is of a row against paper" in (tmp_path / "small.md").read_text()
+
+
 def test_latex_is_in_the_paper_s_form(journal: Journal, tmp_path: Path) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     write_table(found, tmp_path / "table" / "small")

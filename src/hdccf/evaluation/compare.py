@@ -227,7 +227,7 @@ def compare(
     cells: dict[tuple[str, str], dict[str, Cell]] = {}
     differences: dict[tuple[str, str, str, str], Values] = {}
     for protocol, name in product(protocols, names):
-        of_user = _averaged_over_seeds(runs_of, f"{protocol}/{name}")
+        of_user = averaged_over_seeds(runs_of, f"{protocol}/{name}")
         intervals = bootstrap_intervals(list(of_user.values()), resamples=resamples, generator=generator)
         row = {}
         for (system, runs), interval in zip(runs_of.items(), intervals, strict=True):
@@ -263,7 +263,7 @@ def _check(systems: Mapping[str, Sequence[Evaluation]], evaluations: Sequence[Ev
             )
 
 
-def _averaged_over_seeds(systems: Mapping[str, Sequence[Evaluation]], column: str) -> dict[str, Values]:
+def averaged_over_seeds(systems: Mapping[str, Sequence[Evaluation]], column: str) -> dict[str, Values]:
     """A value for each user who has one everywhere, in the same order for every system."""
     reference = next(iter(systems.values()))[0].per_user["user"]
     averaged: dict[str, Values] = {}

@@ -2,14 +2,26 @@
 
 import csv
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from hdccf.evaluation.compare import LEVEL, BySeed, Comparison, compare, on_common_seeds, write_per_user
+import numpy as np
+
+from hdccf.evaluation.compare import (
+    LEVEL,
+    BySeed,
+    Comparison,
+    averaged_over_seeds,
+    compare,
+    on_common_seeds,
+    write_per_user,
+)
 from hdccf.evaluation.evaluation import Evaluation, markdown_table
+from hdccf.evaluation.significance import holm, paired_tests
 from hdccf.experiments.plans import EXPLORED, FORMS, OURS, SEEDLESS, SPACES, TITLES, Row
 from hdccf.files import atomic_file
 
@@ -18,6 +30,9 @@ Record = dict[str, Any]
 Measure = tuple[str, str]
 """Protocol and metric."""
 CSV_HEAD = ("model", "protocol", "metric", "mean", "std", "seeds")
+PRINTED = "paper"
+"""The row that an ablation's others are compared with."""
+_LEAST_SHOWN = 0.0005
 _LEAST_P = 1e-99
 """Smaller p-values are shown as below this."""
 
@@ -71,7 +86,7 @@ def title_of(measure: Measure) -> str:
 
 def clip_rates(rows: Sequence[Row], records: dict[str, list[Record]], term: str) -> list[float]:
     """Mean over seeds of a loss term at the best epoch."""
-    return [mean(record["terms"].get(term, 0.0) for record in records[row.label]) for row in rows]
+    return [mean(record.get("terms", {}).get(term, 0.0) for record in records[row.label]) for row in rows]
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -346,7 +361,7 @@ def comparison_latex(results: Results, name: str) -> str:
 def write_study(results: Results, stem: Path) -> None:
     """`stem`.csv, .md and .tex of a study that is no comparison of models."""
     rows, cells, outcome = results.rows, results.cells, results.outcome
-    extra = _extra_columns(rows, outcome)
+    extra = {**_extra_columns(rows, outcome), **_against_paper(results)}
     columns = ["", *map(title_of, results.measures), *extra]
     lines: list[tuple[object, ...]] = []
     texts = [[row.label, *(str(cell) for cell in cells[row.label].values())] for row in rows]
@@ -357,11 +372,19 @@ def write_study(results: Results, stem: Path) -> None:
         for row, text, value in zip(rows, texts, values, strict=True):
             seeds = len(outcome.records[row.label])
             lines.append((row.label, row.curve, row.x, "", name, value, None, seeds))
-            text.append(f"{value:.3f}")
+            text.append(
+                "–" if math.isnan(value) else f"{value:.3f}" if value >= _LEAST_SHOWN else f"{value:.0e}"
+            )
     failures = "\n".join(f"- left out: {label}: {why}" for label, why in outcome.failures.items())
     origins = "\n".join(f"- {row.label}: {row.origin}" for row in rows if row.origin)
     parts = [f"# {results.title}", markdown_table(columns, texts), origins, failures]
-    parts += ["Mean ± deviation over seeds.", provenance(outcome, results.command)]
+    tested = (
+        f" p is of a row against {PRINTED}: paired t over users, Holm-corrected." if results.per_user else ""
+    )
+    parts += [
+        f"Mean ± deviation over seeds.{tested if PRINTED in cells else ''}",
+        provenance(outcome, results.command),
+    ]
     write_files(
         stem,
         csv=csv_text(("row", "setting", "value", *CSV_HEAD[1:]), lines),
@@ -375,6 +398,25 @@ def write_study(results: Results, stem: Path) -> None:
     )
 
 
+def _against_paper(results: Results) -> dict[str, list[float]]:
+    """The p-value of each row of an ablation against the paper's model, by NDCG@10 under each protocol."""
+    if PRINTED not in results.per_user:
+        return {}
+    labels = [row.label for row in results.rows]
+    systems = on_common_seeds(results.per_user, results.seedless)
+    measures = [measure for measure in results.measures if measure[1] == "ndcg@10"]
+    differences = []
+    for protocol, metric in measures:
+        of_user = averaged_over_seeds(systems, f"{protocol}/{metric}")
+        differences += [of_user[label] - of_user[PRINTED] for label in labels if label != PRINTED]
+    tests = paired_tests(differences, resamples=1, generator=np.random.default_rng(0))
+    corrected = iter(holm([test.p_t for test in tests]))
+    return {
+        f"p, {title_of(measure)}": [math.nan if label == PRINTED else next(corrected) for label in labels]
+        for measure in measures
+    }
+
+
 def _extra_columns(rows: list[Row], outcome: Outcome) -> dict[str, list[float]]:
     """What a study shows beside its metrics: the overlap of scores, clip rates."""
     records = outcome.records
@@ -383,7 +425,9 @@ def _extra_columns(rows: list[Row], outcome: Outcome) -> dict[str, list[float]]:
             name: [mean(record["densities"][key] for record in records[row.label]) for row in rows]
             for name, key in (("overlap width", "width"), ("overlap area", "shared_area"))
         }
-    if rows[0].curve.startswith("omega"):
-        terms = [t for t in ("clipped-items", "clipped-users") if t in records[rows[0].label][0]["terms"]]
+    if rows[0].curve.startswith("omega") or PRINTED in records:
+        terms = [
+            t for t in ("clipped-items", "clipped-users") if t in records[rows[0].label][0].get("terms", ())
+        ]
         return {term: clip_rates(rows, records, term) for term in terms}
     return {}
