@@ -219,9 +219,9 @@ class Plan:
             if not file.exists():
                 continue
             origin = read_origin(file)
-            words = "tuned"
+            words = "given, not tuned here"
             if origin:
-                words += f": {origin['trials']} of {origin['budget']['trials']} trials, "
+                words = f"tuned: {origin['trials']} of {origin['budget']['trials']} trials, "
                 words += f"{origin['minutes']:.1f} of {origin['budget']['minutes']:g} minutes"
             return read_toml(file), words
         kind = entry_named(model_of(row)).settings
