@@ -18,7 +18,12 @@ from hdccf.verify.report import Finding, mean_interval
 from hdccf.verify.theorem import KnownWorld, known_world
 
 PART = "In-batch negatives, and a block with β = 0"
-SIDES = ("negative items", "negative users", "negatives of the user–user loss", "of the item–item loss")
+SIDES = (
+    "negative items",
+    "negative users",
+    "negatives of the user–user loss",
+    "negatives of the item–item loss",
+)
 BATCH, NEIGHBOURS = 300, 16
 OMEGA, Q = 0.02, 32.0
 TOLERANCE = 0.01
