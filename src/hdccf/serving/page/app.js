@@ -8,8 +8,10 @@ import { profileView } from "./profile.js";
 import { startView } from "./start.js";
 import { userView } from "./user.js";
 
-const VIEWS = ["start", "user", "profile", "negatives", "run"];
-const tabs = VIEWS.map((name) => byId(`tab-${name}`));
+const TABS = ["start", "user", "profile", "run"];
+const VIEWS = [...TABS, "negatives"]; // the last is an expert's, behind the tabs
+const tabs = TABS.map((name) => byId(`tab-${name}`));
+const expert = byId("tab-negatives");
 const state = { user: null, profile: "" };
 
 function go(view, value = "") {
@@ -40,12 +42,13 @@ function show() {
   if (value && (name === "user" || name === "negatives")) state.user = decoded(value);
   if (name === "profile") state.profile = value;
   const focused = VIEWS.find((each) => byId(`view-${each}`).contains(document.activeElement));
+  for (const each of VIEWS) byId(`view-${each}`).hidden = each !== name;
   tabs.forEach((tab, k) => {
-    const chosen = VIEWS[k] === name;
-    tab.setAttribute("aria-selected", String(chosen));
-    tab.tabIndex = chosen ? 0 : -1;
-    byId(`view-${VIEWS[k]}`).hidden = !chosen;
+    tab.setAttribute("aria-selected", String(TABS[k] === name));
+    tab.tabIndex = TABS[k] === name || (k === 0 && !TABS.includes(name)) ? 0 : -1;
   });
+  expert.setAttribute("aria-current", name === "negatives" ? "page" : "false");
+  if (name === "negatives") byId("expert").open = true;
   // What had the focus is hidden now.
   if (focused && focused !== name) byId(`tab-${name}`).focus();
   if (name === "profile") views.profile(state.profile);
@@ -55,16 +58,17 @@ function show() {
 
 const valueOf = (name) => (name === "profile" ? state.profile : name === "run" || name === "start" ? "" : (state.user ?? ""));
 tabs.forEach((tab, k) => {
-  tab.addEventListener("click", () => go(VIEWS[k], valueOf(VIEWS[k])));
+  tab.addEventListener("click", () => go(TABS[k], valueOf(TABS[k])));
   tab.addEventListener("keydown", (event) => {
-    const to = { ArrowRight: k + 1, ArrowLeft: k - 1, Home: 0, End: VIEWS.length - 1 }[event.key];
+    const to = { ArrowRight: k + 1, ArrowLeft: k - 1, Home: 0, End: TABS.length - 1 }[event.key];
     if (to == null) return;
     event.preventDefault();
-    const next = (to + VIEWS.length) % VIEWS.length;
+    const next = (to + TABS.length) % TABS.length;
     tabs[next].focus();
-    go(VIEWS[next], valueOf(VIEWS[next]));
+    go(TABS[next], valueOf(TABS[next]));
   });
 });
+expert.addEventListener("click", () => go("negatives", valueOf("negatives")));
 addEventListener("hashchange", show);
 
 async function start() {
