@@ -24,6 +24,7 @@ pytestmark = [
 ]
 PATIENCE = 20_000
 """Milliseconds: the machine may be busy."""
+VIEWS = ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run", "service"]
 KEY = "a-key-of-32-letters-for-one-test"
 
 
@@ -281,6 +282,29 @@ def test_the_table_of_runs_fits_a_laptop(browser: "Browser", address: str) -> No
         assert page.evaluate("document.documentElement.scrollWidth") <= 1366
 
 
+def test_the_service_shows_its_metrics_over_time(page: "Page", address: str) -> None:
+    page.goto(f"{address}#/user/u007")
+    _said(page, "10 recommendations for user u007")
+    page.get_by_role("tab", name="Service").click()
+    shown = page.get_by_role("region", name="Since the start of the server", exact=True)
+    text = shown.inner_text()
+    for pattern in (
+        r"Requests\s+[1-9]",
+        r"median\s+[\d.]+\s+ms",
+        r"Users served\s+[1-9]",
+        r"Long-tail share\s+[\d.]+\s%",
+    ):
+        assert re.search(pattern, text), text
+    for title in (
+        "Requests in 10 s: requests",
+        "Latency in ms: median",
+        "Events in 10 s: events",
+        "Users served in 10 s: all from .* cold",
+        "Share of long-tail items in %: long tail",
+    ):
+        page.get_by_role("img", name=re.compile(f"^{title} from")).wait_for()
+
+
 def _colours(page: "Page") -> tuple[list[float], list[float]]:
     """Of the ground and of the text."""
     found: list[str] = page.evaluate(
@@ -308,7 +332,9 @@ def test_light_and_dark_by_the_readers_preference(browser: "Browser", address: s
         assert (lighter + 0.05) / (darker + 0.05) > 7
 
 
-@pytest.mark.parametrize("view", ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run"])
+@pytest.mark.parametrize(
+    "view", ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run", "service"]
+)
 def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) -> None:
     phone = {"width": 360, "height": 740}
     with _window(browser, address, viewport=phone, is_mobile=True, has_touch=True) as page:
@@ -356,7 +382,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.keyboard.press("Enter")
     _said(page, f"10 recommendations for user {chosen}")
     assert focused() == "tab-user"  # the search of the start is hidden
-    for name in ("profile", "run"):
+    for name in ("profile", "run", "service"):
         page.keyboard.press("ArrowRight")
         assert focused() == f"tab-{name}"
     # The expert's view is closed until asked for.
@@ -371,7 +397,7 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
 
 
 def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: str) -> None:
-    for view in ("start", "user/u007", "profile/f010", "negatives/u007", "run"):
+    for view in VIEWS:
         page.goto(f"{address}#/{view}")
         page.wait_for_load_state("networkidle")
     nameless = page.evaluate(

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from test_endpoints import post
 import hdccf
 from hdccf.recommend.lens import estimate
 from hdccf.recommend.recommender import Recommender
+from hdccf.serving import app
 from hdccf.serving.timeline import MAX_SAMPLES, quantile
 from training import quick
 
@@ -170,6 +172,15 @@ def test_metrics_over_time_are_bounded(serving: Serving) -> None:
     assert len(series["steps"]) == MAX_SAMPLES + 1
     assert sum(step["requests"] for step in series["steps"]) == 0  # that sample is gone
     assert series["total"]["requests"] == 1
+
+
+def test_samples_are_taken_while_the_server_runs(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SAMPLE_SECONDS", 0.01)
+    client = serving()
+    deadline = time.monotonic() + 20
+    while len(get(client, "metrics")["steps"]) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.125, 0.05), (0.5, 0.15), (0.75, 0.2), (0.95, 0.2)])

@@ -25,6 +25,7 @@ export function runView(root) {
 }
 
 export const section = (title, ...children) => h("section", { class: "card", "aria-label": title }, h("h2", {}, title), ...children);
+export const tiles = (entries) => h("dl", { class: "tiles" }, entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 const pairs = (entries) => h("dl", {}, entries.filter(([, value]) => value != null && value !== "").flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, String(value))]));
 
 function facts(run) {
