@@ -24,19 +24,24 @@ pytestmark = [
 ]
 PATIENCE = 20_000
 """Milliseconds: the machine may be busy."""
+VIEWS = ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run", "service"]
 KEY = "a-key-of-32-letters-for-one-test"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs beside each other on a small world with titles; the first is served."""
-    split = hdccf.leave_one_out(
-        hdccf.synthetic_world(3000, n_users=120, n_items=150, liked=0.3, seed=0).interactions
-    )
+    """Two runs of a small world with titles, and one of another; the first is served."""
+
+    def world(seed: int) -> hdccf.Split:
+        made = hdccf.synthetic_world(3000, n_users=120, n_items=150, liked=0.3, seed=seed)
+        return hdccf.leave_one_out(made.interactions)
+
+    split = world(0)
     folder = tmp_path_factory.mktemp("runs")
     quick: dict[str, Any] = {"embedding_dim": 16, "epochs": 8, "evaluate_every": 2, "block_users": 32}
     hdccf.fit(split, HDCCF(**quick), seed=0, out=folder / "first")
     hdccf.fit(split, HDCCF(**quick, omega_items=0.02, temperature=0.5), seed=0, out=folder / "second")
+    hdccf.fit(world(1), hdccf.MostPopular(), out=folder / "elsewhere-with-a-name-that-is-rather-long")
     return folder / "first"
 
 
@@ -236,12 +241,12 @@ def test_the_lens_shows_probabilities_weights_and_densities(page: "Page", addres
     assert all(0 <= value <= 100 for value in before)
     shares = page.locator("#view-negatives tbody td:nth-child(4)").all_inner_texts()
     assert all("%" in share for share in shares)
-    page.get_by_role("img", name=re.compile("Densities of scores: unobserved")).wait_for()
+    page.get_by_role("img", name=re.compile("Distribution of scores: no event")).wait_for()
     assert page.locator("#view-negatives .legend li").count() == 3
     slider = page.get_by_role("slider")
     slider.focus()
     page.keyboard.press("End")
-    page.get_by_text("You chose this ω.").wait_for()
+    page.get_by_text("You chose this share.").wait_for()
     after = probabilities()
     assert sum(after) > sum(before)
     assert max(after) <= 100
@@ -251,12 +256,53 @@ def test_the_run_and_the_one_beside_it(page: "Page", address: str) -> None:
     page.goto(f"{address}#/run")
     page.get_by_role("img", name=re.compile("^Validation: sampled:ndcg@10 from")).wait_for()
     page.get_by_role("img", name=re.compile("^Share of rows that the lower bound clips")).wait_for()
-    compared = page.get_by_role("region", name="Beside other runs")
-    assert compared.get_by_role("checkbox").count() == 2
+    compared = page.get_by_role("region", name="Compared with other runs")
+    drawn = compared.get_by_role("checkbox", name=re.compile("^Draw "))
+    assert drawn.count() == 2
     assert compared.locator(".legend li").count() == 2
     compared.get_by_role("checkbox", name="Draw second").uncheck()
     assert compared.locator(".legend li").all_inner_texts() == ["first (sampled:ndcg@10)"]
     page.get_by_text("embedding_dim").first.wait_for()
+    # Another data set is not comparable, and is there when asked for.
+    compared.get_by_role("checkbox", name="Show all runs (1 of other data or another split)").check()
+    assert drawn.count() == 3
+    row = compared.locator("tbody tr", has_text="elsewhere")
+    assert "other data or split" in row.inner_text()
+
+
+def test_the_table_of_runs_fits_a_laptop(browser: "Browser", address: str) -> None:
+    with _window(browser, address, viewport={"width": 1366, "height": 768}) as page:
+        page.goto(f"{address}#/run")
+        compared = page.get_by_role("region", name="Compared with other runs")
+        compared.get_by_role("checkbox", name=re.compile("^Show all runs")).check()
+        table, card = compared.locator("table").bounding_box(), compared.bounding_box()
+        assert table is not None
+        assert card is not None
+        assert table["x"] + table["width"] <= card["x"] + card["width"]
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1366
+
+
+def test_the_service_shows_its_metrics_over_time(page: "Page", address: str) -> None:
+    page.goto(f"{address}#/user/u007")
+    _said(page, "10 recommendations for user u007")
+    page.get_by_role("tab", name="Service").click()
+    shown = page.get_by_role("region", name="Since the start of the server", exact=True)
+    text = shown.inner_text()
+    for pattern in (
+        r"Requests\s+[1-9]",
+        r"median\s+[\d.]+\s+ms",
+        r"Users served\s+[1-9]",
+        r"Long-tail share\s+[\d.]+\s%",
+    ):
+        assert re.search(pattern, text), text
+    for title in (
+        "Requests in 10 s: requests",
+        "Latency in ms: median",
+        "Events in 10 s: events",
+        "Users served in 10 s: all from .* cold",
+        "Share of long-tail items in %: long tail",
+    ):
+        page.get_by_role("img", name=re.compile(f"^{title} from")).wait_for()
 
 
 def _colours(page: "Page") -> tuple[list[float], list[float]]:
@@ -286,7 +332,9 @@ def test_light_and_dark_by_the_readers_preference(browser: "Browser", address: s
         assert (lighter + 0.05) / (darker + 0.05) > 7
 
 
-@pytest.mark.parametrize("view", ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run"])
+@pytest.mark.parametrize(
+    "view", ["start", "user/u007", "profile/f010,f020", "negatives/u007", "run", "service"]
+)
 def test_a_phone_scrolls_down_only(browser: "Browser", address: str, view: str) -> None:
     phone = {"width": 360, "height": 740}
     with _window(browser, address, viewport=phone, is_mobile=True, has_touch=True) as page:
@@ -322,7 +370,9 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     assert focused() == "Skip to the content"
     page.keyboard.press("Tab")
     assert focused() == "tab-start"
-    page.keyboard.press("Tab")  # one stop for all tabs; then the search
+    page.keyboard.press("Tab")  # one stop for all tabs
+    assert focused().strip() == "Expert"
+    page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.getAttribute('role')") == "combobox"
     page.keyboard.type("u01")
     page.get_by_role("option", name=re.compile("u01")).first.wait_for()
@@ -332,16 +382,22 @@ def test_the_keyboard_alone_does(page: "Page", address: str) -> None:
     page.keyboard.press("Enter")
     _said(page, f"10 recommendations for user {chosen}")
     assert focused() == "tab-user"  # the search of the start is hidden
-    for name in ("profile", "negatives"):
+    for name in ("profile", "run", "service"):
         page.keyboard.press("ArrowRight")
         assert focused() == f"tab-{name}"
+    # The expert's view is closed until asked for.
+    assert not page.get_by_role("button", name="Negatives in training").is_visible()
+    for key in ("Tab", "Enter", "Tab"):
+        page.keyboard.press(key)
+    assert focused() == "tab-negatives"
+    page.keyboard.press("Enter")
     _said(page, f"hardest negatives of user {chosen}")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 
 
 def test_every_field_has_a_label_and_every_button_a_name(page: "Page", address: str) -> None:
-    for view in ("start", "user/u007", "profile/f010", "negatives/u007", "run"):
+    for view in VIEWS:
         page.goto(f"{address}#/{view}")
         page.wait_for_load_state("networkidle")
     nameless = page.evaluate(
@@ -368,7 +424,12 @@ def test_where_a_key_is_asked_for_the_page_asks_for_it(browser: "Browser", run: 
         watched = _window(browser, address)
         with watched as page:
             page.goto(address)
-            page.get_by_role("textbox", name="Key").fill(KEY)
+            field = page.get_by_role("textbox", name="Key")
+            dialog, inner = page.get_by_role("dialog").bounding_box(), field.bounding_box()
+            assert dialog is not None
+            assert inner is not None
+            assert inner["x"] - dialog["x"] >= 16  # room around the field
+            field.fill(KEY)
             page.keyboard.press("Enter")
             _said(page, "Overview of run first")
             watched.complaints.clear()  # the browser's own line about the 401

@@ -1,17 +1,23 @@
 """What the page asks for: histories, the lens and the run, as the library has them."""
 
 import json
+import math
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from small_service import Serving, titled_split
+from test_endpoints import post
 
 import hdccf
 from hdccf.recommend.lens import estimate
 from hdccf.recommend.recommender import Recommender
+from hdccf.serving import app
+from hdccf.serving.timeline import MAX_SAMPLES, quantile
 from training import quick
 
 pytest_plugins = ["service_fixtures"]
@@ -120,6 +126,67 @@ def test_runs_beside_are_listed_and_what_is_none_is_not(serving: Serving, run: P
     assert [each["name"] for each in found["runs"]] == ["served", "other"]
     assert found["runs"][1]["test"] is None
     assert found["runs"][1]["result"]["best_epoch"] >= 1
+
+
+def test_metrics_over_time_count_requests_events_cold_users_and_the_long_tail(
+    serving: Serving, known: Recommender, tmp_path: Path
+) -> None:
+    client = serving(events=tmp_path / "events.jsonl")
+    timeline = client.app.state.service.timeline  # type: ignore[attr-defined]
+    assert get(client, "metrics")["total"] | {"time": 0} == {
+        "time": 0,
+        "requests": 0,
+        "median": None,
+        "p95": None,
+        "events": 0,
+        "users": 0,
+        "cold": 0,
+        "tail": None,
+    }
+    found = post(client, "/v1/recommend", users=[1, 2, "new"], unknown="popular", k=5)["lists"]
+    timeline.sample()
+    event = {"id": 1, "user": "ann", "item": 3}
+    post(client, "/v1/events", events=[event, event])
+    post(client, "/v1/recommend", items=[3], k=5)
+    client.post("/v1/recommend", json={"users": ["nobody"]})
+    first, last = (series := get(client, "metrics"))["steps"]
+    assert (first["requests"], first["events"], first["users"], first["cold"]) == (1, 0, 3, 1)
+    assert (last["requests"], last["events"], last["users"], last["cold"]) == (3, 1, 1, 1)
+    assert 0 < last["median"] <= last["p95"]
+    assert (series["total"]["requests"], series["total"]["users"]) == (4, 4)
+    # The tail is the items with the fewest users, which together have up to a third of the interactions.
+    popularity = np.diff(known.split.train.by_item.starts)
+    ascending = np.sort(popularity)
+    limit = ascending[np.searchsorted(np.cumsum(ascending), ascending.sum() / 3, side="right")]
+    shown = [entry["item"] for each in found for entry in each["items"]]
+    assert first["tail"] == pytest.approx(np.mean(popularity[shown] < limit))
+
+
+def test_metrics_over_time_are_bounded(serving: Serving) -> None:
+    client = serving()
+    timeline = client.app.state.service.timeline  # type: ignore[attr-defined]
+    post(client, "/v1/recommend", users=[1])
+    for _ in range(MAX_SAMPLES + 5):
+        timeline.sample()
+    series = get(client, "metrics")
+    assert len(series["steps"]) == MAX_SAMPLES + 1
+    assert sum(step["requests"] for step in series["steps"]) == 0  # that sample is gone
+    assert series["total"]["requests"] == 1
+
+
+def test_samples_are_taken_while_the_server_runs(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SAMPLE_SECONDS", 0.01)
+    client = serving()
+    deadline = time.monotonic() + 20
+    while len(get(client, "metrics")["steps"]) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.125, 0.05), (0.5, 0.15), (0.75, 0.2), (0.95, 0.2)])
+def test_a_quantile_is_linear_within_its_bucket(share: float, expected: float) -> None:
+    assert quantile({0.1: 1, 0.2: 3, math.inf: 4}, share) == pytest.approx(expected)
+    assert quantile({0.1: 0, math.inf: 0}, share) is None
 
 
 def test_the_pages_own_endpoints_are_not_described_to_others(client: TestClient) -> None:

@@ -188,7 +188,7 @@ def test_the_key_is_asked_for_before_anything_is_read(serving: Serving, key_file
         assert problem(found, 401)["type"] == "urn:hdccf:problem:wrong-key"
         assert found.headers["www-authenticate"]
     problem(client.post("/v1/recommend", content=b"x" * 5000), 401)
-    for path in ("/v1/model", "/v1/items", "/v1/nothing", "/metrics"):
+    for path in ("/v1/model", "/v1/items", "/v1/nothing", "/v1/page/metrics", "/metrics"):
         problem(client.get(path), 401)
     for path in ("/healthz", "/readyz", "/openapi.json", "/"):
         assert client.get(path).status_code == 200

@@ -39,6 +39,7 @@ from hdccf.serving.middleware import (
 from hdccf.serving.page_data import page_router
 from hdccf.serving.service import AppService, Served
 from hdccf.serving.settings import KEY_HEADER, ServeSettings
+from hdccf.serving.timeline import SAMPLE_SECONDS
 
 
 def create_app(
@@ -88,7 +89,7 @@ async def _lifespan(app: FastAPI, reload_on_hangup: bool) -> AsyncIterator[None]
     """Reloads the model when asked for while the app is up, and then closes the service."""
     service: AppService = app.state.service
     wanted = asyncio.Event()
-    tasks = [asyncio.create_task(_reload_when(wanted, service))]
+    tasks = [asyncio.create_task(_reload_when(wanted, service)), asyncio.create_task(_sample(service))]
     if service.settings.watch:
         tasks.append(asyncio.create_task(_watch(wanted, service)))
     if reload_on_hangup:
@@ -117,6 +118,12 @@ async def _watch(wanted: asyncio.Event, service: AppService) -> None:
         await asyncio.sleep(service.settings.watch_seconds)
         if await asyncio.to_thread(lambda: service.has_changed):
             wanted.set()
+
+
+async def _sample(service: AppService) -> None:
+    while True:
+        await asyncio.sleep(SAMPLE_SECONDS)
+        service.timeline.sample()
 
 
 # -- the OpenAPI description ---------------------------------------------------------------------------------

@@ -136,6 +136,9 @@ class Metrics:
         self.reloads = Counter(
             "hdccf_reloads", "Attempts to take a new model.", ["outcome"], registry=registry
         )
+        self.events = Counter("hdccf_events", "Events added to histories.", registry=registry)
+        self.lists = Counter("hdccf_lists", "Lists of recommendations.", ["user"], registry=registry)
+        self.shown = Counter("hdccf_items_shown", "Items in them.", ["group"], registry=registry)
         self.model = Gauge("hdccf_model", "1 for the model that answers.", ["version"], registry=registry)
         ProcessCollector(registry=registry)
 

@@ -1,4 +1,4 @@
-"""Private endpoints of the web page: histories, the negatives lens, and facts about runs.
+"""Private endpoints of the web page: histories, the negatives lens, runs, and the service's metrics.
 
 They may change with the page, so they are no part of the OpenAPI description.
 """
@@ -57,6 +57,12 @@ async def runs(service: Service) -> dict[str, Any]:
             "runs": [facts_of(each) for each in runs_beside(served.path)],
         }
     )
+
+
+@page_router.get("/metrics")
+async def metrics(service: Service) -> dict[str, Any]:
+    """The service's counters over the last hour."""
+    return service.timeline.series()
 
 
 # -- jobs, in a thread of the pool ---------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import math
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
@@ -12,7 +13,7 @@ from hdccf.data.event_log import LogFullError
 from hdccf.errors import DiskFullError
 from hdccf.recommend.frames import Vocabulary
 from hdccf.serving import bodies
-from hdccf.serving.middleware import ProblemError, problem
+from hdccf.serving.middleware import Metrics, ProblemError, problem
 from hdccf.serving.service import Served, Service, require_known, unknown_ids
 
 answers = APIRouter(prefix="/v1", tags=["answers"])
@@ -29,7 +30,7 @@ async def recommend(body: bodies.RecommendBody, service: Service) -> Response:
 
     Items in the history are left out unless asked for.
     """
-    return await service.respond(lambda served: _recommended(served, body))
+    return await service.respond(lambda served: _recommended(served, body, service.metrics))
 
 
 @answers.post("/similar", summary="Items like an item, or users like a user", response_model=bodies.Similar)
@@ -65,6 +66,7 @@ async def events(body: bodies.EventsBody, service: Service) -> bodies.Recorded:
         done = await service.answer(lambda _: log.append(event.logged() for event in body.events))
     except (DiskFullError, LogFullError) as full:
         raise ProblemError(problem(507, str(full), "event-log-full")) from full
+    service.metrics.events.inc(done.accepted)
     return bodies.Recorded(model=service.current.version, **done._asdict())
 
 
@@ -136,7 +138,7 @@ async def reload(service: Service) -> bodies.Reloaded:
 # They give plain values: an object for each of thousands of items would take longer than to find them.
 
 
-def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
+def _recommended(served: Served, body: bodies.RecommendBody, metrics: Metrics) -> dict[str, Any]:
     known = served.recommender
     limits: dict[str, Any] = {
         "include_seen": body.include_seen,
@@ -176,8 +178,23 @@ def _recommended(served: Served, body: bodies.RecommendBody) -> dict[str, Any]:
         row = dict(zip(found.columns[4:], others, strict=True))
         made[str(of)]["items"].append({"item": item, "score": score, "title": row.get("title")})
         made[str(of)]["source"] = row.get("source", "model")
+    _count(served, made, metrics)
     dial = known.calibration.popularity if body.popularity is None else body.popularity
     return {"model": served.version, "lists": list(made.values()), "popularity": dial}
+
+
+def _count(served: Served, lists: dict[str, dict[str, Any]], metrics: Metrics) -> None:
+    """Counts lists by whether their user is in the training data, and items by their popularity there."""
+    known = served.recommender
+    given = [made for made in lists.values() if "problem" not in made]
+    cold = sum(made["user"] is None or known.users.find(made["user"]) is None for made in given)
+    metrics.lists.labels("cold").inc(cold)
+    metrics.lists.labels("known").inc(len(given) - cold)
+    shown = [known.items.find(entry["item"]) for made in given for entry in made["items"]]
+    groups = served.item_groups
+    counts = np.bincount(groups.which[np.array(shown, np.int64)], minlength=len(groups))
+    for name, count in groups.named(counts.tolist()).items():
+        metrics.shown.labels(name).inc(count)
 
 
 def _similar(served: Served, body: bodies.SimilarBody) -> dict[str, Any]:
@@ -269,5 +286,6 @@ async def readyz(service: Service) -> Alive:
     responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}},
 )
 async def metrics(service: Service) -> Response:
-    """Requests by route and status, their seconds, the model's seconds, reloads, and the process's memory."""
+    """Requests by route and status, their seconds, the model's seconds, events, lists by kind of user, items
+    shown by popularity, reloads, and the process's memory."""
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

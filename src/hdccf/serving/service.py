@@ -27,12 +27,14 @@ from pydantic_core import to_json
 
 from hdccf.data.event_log import EventLog, JsonLines
 from hdccf.errors import ConfigError, HdccfError, RunError
+from hdccf.evaluation.metrics import Groups, item_groups
 from hdccf.recommend.frames import Vocabulary
 from hdccf.recommend.lens import Lens, estimate
 from hdccf.recommend.recommender import Recommender, load_run
 from hdccf.recommend.run_folder import answering_weights
 from hdccf.serving.middleware import Metrics, Problem, ProblemError, problem
 from hdccf.serving.settings import ServeSettings
+from hdccf.serving.timeline import Timeline
 
 log = logging.getLogger("hdccf.serving")
 
@@ -124,6 +126,11 @@ class Served:
         return estimate(self.recommender, self.recommender.split)
 
     @cached_property
+    def item_groups(self) -> Groups:
+        """The items by their popularity in training: tail, middle and head."""
+        return item_groups(np.diff(self.recommender.split.train.by_item.starts))
+
+    @cached_property
     def users(self) -> Catalogue:
         """The users by their ids."""
         events = self.recommender.events
@@ -187,6 +194,7 @@ class AppService:
 
     def __init__(self, path: Path, settings: ServeSettings) -> None:
         self.path, self.settings, self.metrics = path, settings, Metrics()
+        self.timeline = Timeline(self.metrics)
         self.taken = 0
         """Jobs that run or wait."""
         self.last_rejection: str | None = None

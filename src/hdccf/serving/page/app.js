@@ -1,19 +1,23 @@
-// The view is in the address: #/start, #/user/196, #/profile/50,181, #/negatives/196, #/run.
+// The view is in the address: #/start, #/user/196, #/profile/50,181, #/run, #/service, #/negatives/196.
 
 import { get } from "./api.js";
 import { byId, count, decoded } from "./dom.js";
 import { negativesView } from "./negatives.js";
 import { runView } from "./run.js";
 import { profileView } from "./profile.js";
+import { serviceView } from "./service.js";
 import { startView } from "./start.js";
 import { userView } from "./user.js";
 
-const VIEWS = ["start", "user", "profile", "negatives", "run"];
-const tabs = VIEWS.map((name) => byId(`tab-${name}`));
+const TABS = ["start", "user", "profile", "run", "service"];
+const VIEWS = [...TABS, "negatives"]; // the last is an expert's, behind the tabs
+const OF_USER = ["user", "negatives"];
+const tabs = TABS.map((name) => byId(`tab-${name}`));
+const expert = byId("tab-negatives");
 const state = { user: null, profile: "" };
 
 function go(view, value = "") {
-  const text = view === "user" || view === "negatives" ? encodeURIComponent(value) : value;
+  const text = OF_USER.includes(view) ? encodeURIComponent(value) : value;
   const target = `#/${view}${text ? `/${text}` : ""}`;
   if (location.hash === target) show();
   else location.hash = target;
@@ -32,39 +36,42 @@ const views = {
   profile: profile.show,
   negatives: negativesView(byId("view-negatives"), { go }),
   run: runView(byId("view-run")),
+  service: serviceView(byId("view-service")),
 };
 
 function show() {
   const [, view = "start", value = ""] = location.hash.match(/^#\/(\w+)(?:\/(.*))?$/) ?? [];
   const name = VIEWS.includes(view) ? view : "start";
-  if (value && (name === "user" || name === "negatives")) state.user = decoded(value);
+  if (value && OF_USER.includes(name)) state.user = decoded(value);
   if (name === "profile") state.profile = value;
   const focused = VIEWS.find((each) => byId(`view-${each}`).contains(document.activeElement));
+  for (const each of VIEWS) byId(`view-${each}`).hidden = each !== name;
   tabs.forEach((tab, k) => {
-    const chosen = VIEWS[k] === name;
-    tab.setAttribute("aria-selected", String(chosen));
-    tab.tabIndex = chosen ? 0 : -1;
-    byId(`view-${VIEWS[k]}`).hidden = !chosen;
+    tab.setAttribute("aria-selected", String(TABS[k] === name));
+    tab.tabIndex = TABS[k] === name || (k === 0 && !TABS.includes(name)) ? 0 : -1;
   });
+  expert.setAttribute("aria-current", name === "negatives" ? "page" : "false");
+  if (name === "negatives") byId("expert").open = true;
   // What had the focus is hidden now.
   if (focused && focused !== name) byId(`tab-${name}`).focus();
   if (name === "profile") views.profile(state.profile);
-  else if (name === "run" || name === "start") views[name]();
+  else if (!OF_USER.includes(name)) views[name]();
   else if (state.user != null) views[name](state.user);
 }
 
-const valueOf = (name) => (name === "profile" ? state.profile : name === "run" || name === "start" ? "" : (state.user ?? ""));
+const valueOf = (name) => (name === "profile" ? state.profile : OF_USER.includes(name) ? (state.user ?? "") : "");
 tabs.forEach((tab, k) => {
-  tab.addEventListener("click", () => go(VIEWS[k], valueOf(VIEWS[k])));
+  tab.addEventListener("click", () => go(TABS[k], valueOf(TABS[k])));
   tab.addEventListener("keydown", (event) => {
-    const to = { ArrowRight: k + 1, ArrowLeft: k - 1, Home: 0, End: VIEWS.length - 1 }[event.key];
+    const to = { ArrowRight: k + 1, ArrowLeft: k - 1, Home: 0, End: TABS.length - 1 }[event.key];
     if (to == null) return;
     event.preventDefault();
-    const next = (to + VIEWS.length) % VIEWS.length;
+    const next = (to + TABS.length) % TABS.length;
     tabs[next].focus();
-    go(VIEWS[next], valueOf(VIEWS[next]));
+    go(TABS[next], valueOf(TABS[next]));
   });
 });
+expert.addEventListener("click", () => go("negatives", valueOf("negatives")));
 addEventListener("hashchange", show);
 
 async function start() {

@@ -1,4 +1,4 @@
-// The negatives lens: what training pushed away from this user, how likely that was wrong, and how hard it pushed.
+// The negatives lens: what training pushed away from this user, how likely that was wrong, and with which weight.
 
 import { get } from "./api.js";
 import { chart } from "./charts.js";
@@ -7,14 +7,14 @@ import { bar, count, h, latest, named, paused, percent, problem, say, scores } f
 
 const STEPS = 100;
 const SOURCES = {
-  bounds: "ω is not known here: this is the geometric middle of the two bounds.",
-  run: "This is the ω the run was trained with.",
-  chosen: "You chose this ω.",
+  bounds: "The share is not known here: this is the geometric mean of its two bounds.",
+  run: "The model was trained with this share.",
+  chosen: "You chose this share.",
 };
 const CURVES = {
-  unobserved: "unobserved (this user)",
-  positives: "held out, so liked (all users, in this user's units)",
-  training: "trained on (this user)",
+  unobserved: "no event in training (this user)",
+  positives: "held out, so liked (all users, on this user's scale)",
+  training: "in training (this user)",
 };
 
 export function negativesView(root, { go }) {
@@ -29,10 +29,11 @@ export function negativesView(root, { go }) {
   root.append(
     search.element,
     h("div", { class: "columns even" },
-      h("section", { class: "card", "aria-label": "False negatives" }, h("h2", {}, "Which negatives are false?"), summary,
-        h("p", {}, h("label", { for: "omega" }, "ω, the share of liked items among unobserved ones: "), label), slider, note),
-      h("section", { class: "card", "aria-label": "Densities" }, curves)),
-    h("section", { class: "card", "aria-label": "Hardest negatives" }, h("h2", {}, "The hardest negatives"), weights, table),
+      h("section", { class: "card", "aria-label": "False negatives" }, h("h2", {}, "Which negatives may be liked after all?"),
+        h("p", { class: "soft" }, "Training treats items without an event as disliked: they are its negatives. Some of them this user would like (false negatives)."), summary,
+        h("p", {}, h("label", { for: "omega" }, "Share of liked items among those without an event (ω): "), label), slider, note),
+      h("section", { class: "card", "aria-label": "Distribution of scores" }, curves)),
+    h("section", { class: "card", "aria-label": "Hardest negatives" }, h("h2", {}, "Hardest negatives: the highest scores without an event"), weights, table),
   );
   let current = null;
   let bounds = null;
@@ -55,15 +56,15 @@ export function negativesView(root, { go }) {
     if (omega == null) slider.value = Math.min(STEPS, Math.max(0, stepOf(bounds.value)));
     label.textContent = percent(bounds.value, 2);
     slider.setAttribute("aria-valuetext", percent(bounds.value, 2));
-    note.textContent = `${SOURCES[bounds.source]} From the data ω is at least ${percent(bounds.least, 2)} (so much was held out) and at most ${percent(bounds.most, 2)} (more would make the hardest more than certain).`;
-    summary.textContent = `Of the ${count(found.unobserved)} items that user ${user} does not have in training, about ${found.expected.toFixed(found.expected < 10 ? 1 : 0)} are liked.`;
+    note.textContent = `${SOURCES[bounds.source]} The data allow ${percent(bounds.least, 2)} (so much was held out) to ${percent(bounds.most, 2)} (more would give probabilities above 1).`;
+    summary.textContent = `Of ${count(found.unobserved)} items without an event of user ${user}, about ${found.expected.toFixed(found.expected < 10 ? 1 : 0)} are liked.`;
     weights.textContent = found.weights
-      ? `Weight: the part of the gradient that pushes this item away, by ${found.weights.stated}. It is as uneven as if ${count(Math.round(found.weights.effective))} of ${count(found.unobserved)} shared it equally.`
+      ? `Weight in training: the share of this user's gradient that lowers the item's score, by ${found.weights.stated}. The effective number of negatives is ${count(Math.round(found.weights.effective))} of ${count(found.unobserved)}.`
       : "This model's loss does not weigh its negatives by their scores, so no weights are shown.";
     table.replaceChildren(rowsOf(found));
     const names = Object.keys(CURVES).filter((name) => found.curves[name]);
-    curves.replaceChildren(chart("Densities of scores", names.map((name) => ({ name: CURVES[name], x: found.grid, y: found.curves[name] })), { area: true, fromZero: true, xLabel: "score" }),
-      h("p", { class: "soft" }, "Where the held-out ones lie high against unobserved ones, a negative is likely false: the probability is ω·p⁺(s)/p(s), at most 1."));
+    curves.replaceChildren(chart("Distribution of scores", names.map((name) => ({ name: CURVES[name], x: found.grid, y: found.curves[name] })), { area: true, fromZero: true, xLabel: "score" }),
+      h("p", { class: "soft" }, "Where held-out items are frequent compared with items without an event, a negative is likely liked: the probability is ω·p⁺(s)/p(s), at most 1."));
     say(`${found.items.length} hardest negatives of user ${user}, ω ${percent(bounds.value, 2)}`);
   });
   slider.addEventListener("input", paused(() => bounds && show(current, omegaAt(Number(slider.value))), 80));
@@ -76,10 +77,10 @@ function rowsOf(found) {
   const scored = scores(found.items);
   const rows = found.items.map((entry) =>
     h("tr", {},
-      h("td", {}, h("span", {}, named(entry), " ", entry.held_out && h("span", { class: "tag warn" }, "held out: false for certain"))),
-      cell("score", scored(entry)),
-      cell("false with", h("span", {}, bar(entry.probability, true), ` ${percent(entry.probability)}`)),
-      entry.share != null && cell("weight", h("span", {}, bar(entry.share / most), ` ${percent(entry.share, 2)}`))));
-  const head = ["item", "score", "probability of being false", ...(found.weights ? ["weight in the loss"] : [])];
+      h("td", {}, h("span", {}, named(entry), " ", entry.held_out && h("span", { class: "tag warn" }, "held out: certainly liked"))),
+      cell("Score", scored(entry)),
+      cell("Probability of being liked", h("span", {}, bar(entry.probability, true), ` ${percent(entry.probability)}`)),
+      entry.share != null && cell("Weight in training", h("span", {}, bar(entry.share / most), ` ${percent(entry.share, 2)}`))));
+  const head = ["Item", "Score", "Probability of being liked", ...(found.weights ? ["Weight in training"] : [])];
   return h("table", { class: "stack" }, h("thead", {}, h("tr", {}, head.map((text, k) => h("th", { class: k ? "number" : "", scope: "col" }, text)))), h("tbody", {}, rows));
 }

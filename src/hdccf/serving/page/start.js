@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { combobox, users } from "./combobox.js";
 import { count, decimals, h, percent, problem, say } from "./dom.js";
-import { section, validation } from "./run.js";
+import { section, tiles, validation } from "./run.js";
 
 const MOST_OTHERS = 5;
 
@@ -33,8 +33,6 @@ export function startView(root, { go }) {
     }
   };
 }
-
-const tiles = (entries) => h("dl", { class: "tiles" }, entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 
 // What `hdccf evaluate` kept; a ranking of all items before one of a sample.
 const protocolOf = (run) => ["full", ...Object.keys(run.test ?? {})].find((name) => run.test?.[name]?.["ndcg@10"] != null);
