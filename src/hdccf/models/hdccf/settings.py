@@ -364,7 +364,7 @@ parts over blocks, from a spectral start, and those after it take one part out o
 HDCCF.presets = PRESETS
 
 # Every part of the paper is on, and its parameters are searched. From random vectors, as in the paper: from
-# the spectrum validation takes one of the first epochs, and the loss is hardly measured.
+# the spectrum validation often takes one of the first epochs, and the loss is hardly measured.
 _PRINTED: dict[str, Any] = {
     **_PAPER,
     "start": "random",
