@@ -200,6 +200,9 @@ class Reproduction:
         for stem, rows, asked in zip(stems, every, chosen, strict=True):
             _refuse_loss(stem, [*(row.label for row in asked), *self._recorded(rows)])
         for number, (name, time_aware) in enumerate(parts):
+            if name == "table" and self.progress:
+                for row in chosen[number]:
+                    note(f"{row.label}: {row.origin}")
             failures = self.train(chosen[number], chosen[number + 1 :]).failures
             # Rows that were not asked for keep their place in the table.
             outcome = self._outcome(every[number], failures)
@@ -229,9 +232,6 @@ class Reproduction:
             )
 
     def _table(self, rows: list[Row], outcome: Outcome, time_aware: bool, stem: Path) -> None:
-        if self.progress:
-            for row in rows:
-                note(f"{row.label}: {row.origin}")
         title = f"{self.plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
         results = Results.of(title, rows, outcome, self._command("table", rows, outcome))
         write_table(results.compared(self.journal.evaluation), stem)
