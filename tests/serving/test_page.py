@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,24 @@ def address(run: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def featured(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the run whose items have attributes."""
+    copy = tmp_path_factory.mktemp("featured") / "first"
+    shutil.copytree(run, copy)
+    ids = hdccf.load_run(run).split.train.item_ids
+    genres = [["Drama", "Crime"], ["Comedy"], ["Comedy", "Family"]]
+    rows = [{"id": own, "genre": genres[k % 3], "year": 1990 + k % 9} for k, own in enumerate(ids)]
+    hdccf.load_run(copy).with_features(rows)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def featured_address(featured: Path) -> Iterator[str]:
+    with browsers.listening(create_app(featured, ServeSettings(timeout_seconds=60))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
     with browsers.browser() as started:
         yield started
@@ -97,7 +116,7 @@ class _Watched:
 
 
 def _titles(page: "Page", region: str) -> list[str]:
-    rows = page.get_by_role("region", name=region, exact=True).locator("ol.list > li > .line > .grow")
+    rows = page.get_by_role("region", name=region, exact=True).locator("ol.list > li > .line .title")
     rows.first.wait_for()
     return rows.all_inner_texts()
 
@@ -225,6 +244,31 @@ def test_a_profile_changes_the_recommendations_at_once(page: "Page", address: st
     page.reload()
     assert _titles(page, "Recommendations for your profile") == first
     page.get_by_role("button", name=re.compile(f"Remove {re.escape(named[:-2])}")).wait_for()
+
+
+def test_items_have_attributes_and_recommendations_a_filter(
+    browser: "Browser", featured_address: str, featured: Path
+) -> None:
+    known = hdccf.load_run(featured)
+    with _window(browser, featured_address) as page:
+        page.goto(f"{featured_address}#/user/u007")
+        _said(page, "10 recommendations for user u007")
+        region = page.get_by_role("region", name="Recommendations", exact=True)
+        region.locator(".attribute", has_text=re.compile("Drama, Crime|Comedy")).first.wait_for()
+        page.get_by_role("region", name="History", exact=True).locator(".attribute").first.wait_for()
+        region.get_by_label("genre").select_option(label="Family")
+        wanted = known.recommend(["u007"], k=10, where={"genre": "Family"})["title"].to_list()
+        region.locator(".attributes", has_text=re.compile("^Comedy, Family · 199")).nth(9).wait_for()
+        assert _titles(page, "Recommendations") == wanted
+        # A filter that no item fits, and the same in a profile.
+        region.get_by_label("year").select_option(label="1990")
+        page.get_by_text("No item to recommend fits the filter.").wait_for()
+        page.goto(f"{featured_address}#/profile/f010")
+        _said(page, "for a profile of 1 items")
+        profile = page.get_by_role("region", name="Recommendations for your profile", exact=True)
+        profile.get_by_label("genre").select_option(label="Crime")
+        profile.locator(".attribute", has_text="Crime").nth(9).wait_for()
+        assert profile.locator(".attribute", has_text="Comedy").count() == 0
 
 
 def test_the_lens_shows_probabilities_weights_and_densities(page: "Page", address: str) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from fastapi.testclient import TestClient
-from small_service import Serving, titled_split
+from small_service import Serving, attributes, titled_split
 from test_endpoints import post
 
 import hdccf
@@ -41,6 +42,47 @@ def test_a_history_has_the_latest_first_and_says_what_was_held_out(
     assert found["events"] == len(events)
     assert found["items"][0]["title"] == known.split.train.titles[events[0]]  # type: ignore[index]
     assert len(get(client, "history", user=7, limit=1)["items"]) == 1
+
+
+def test_attributes_are_texts_and_few_values_are_filters(serving: Serving, run: Path, tmp_path: Path) -> None:
+    assert get(serving(), "filters") == {"attributes": [], "filters": []}
+    assert get(serving(), "attributes", item=[3]) == {"items": [{"item": 3, "attributes": {}}]}
+    shutil.copytree(run, tmp_path / "featured")
+    numbers = range(30)
+    table = (
+        attributes()
+        .head(30)
+        .with_columns(
+            genres=pl.Series([["b", "a"] if n % 2 else ["c"] for n in numbers]),
+            vector=pl.Series([[float(n), 1.0] for n in numbers]),
+            text=pl.Series([f"{n} " * 60 for n in numbers]),
+            many=pl.Series([n / 7 for n in numbers]),
+            new=pl.Series([n > 20 for n in numbers]),
+        )
+    )
+    hdccf.load_run(tmp_path / "featured").with_features(table)
+    client = serving(tmp_path / "featured")
+    found = get(client, "filters")
+    assert "vector" not in found["attributes"]
+    assert "title" not in found["attributes"]
+    filters = {each["name"]: each["values"] for each in found["filters"]}
+    assert filters["genres"] == ["a", "b", "c"]
+    assert filters["parity"] == ["even", "odd"]
+    assert filters["new"] == [False, True]
+    # What is offered can be asked for.
+    for name, values in filters.items():
+        post(client, "/v1/recommend", users=[3], filter={name: values[-1]})
+    shown = get(client, "attributes", item=[3, "nothing", 4])["items"]
+    assert [each["item"] for each in shown] == [3, 4]
+    assert shown[0]["attributes"] | {"text": ""} == {
+        "parity": "odd",
+        "price": "3",
+        "genres": "b, a",
+        "text": "",
+        "many": "0.428571",
+        "new": "False",
+    }
+    assert len(shown[0]["attributes"]["text"]) == 80
 
 
 def test_the_lens_is_the_librarys(client: TestClient, known: Recommender) -> None:

@@ -206,7 +206,7 @@ class Column(BaseModel):
 
     def encode(self, frame: pl.DataFrame) -> sparse.csr_array:
         """Rows of `width` numbers; zeros where a value, or the whole column, is missing."""
-        if self.name not in frame.columns or not self.width:
+        if self.name not in frame.columns or not self.width or not frame.height:
             return sparse.csr_array((frame.height, self.width))
         values = frame[self.name]
         if self.kind == "number":

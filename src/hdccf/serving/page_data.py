@@ -1,4 +1,4 @@
-"""Private endpoints of the web page: histories, the negatives lens, runs, and the service's metrics.
+"""Private endpoints of the web page: histories, item attributes, the lens, runs, and metrics.
 
 They may change with the page, so they are no part of the OpenAPI description.
 """
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import numpy as np
+import polars as pl
 from fastapi import APIRouter, Query
 
 from hdccf.errors import DataError
@@ -21,6 +22,9 @@ page_router = APIRouter(prefix="/v1/page", include_in_schema=False)
 UserId = Annotated[str, Query(min_length=1, max_length=256)]
 _MOST_HISTORY = 200
 _DIGITS = 6
+_MOST_CHOICES = 100
+_MOST_FILTERS = 8
+_LONGEST_TEXT = 80
 
 
 @page_router.get("/history")
@@ -40,6 +44,20 @@ async def lens(
 ) -> dict[str, Any]:
     """The hardest unobserved items of a user, as training saw them; without `omega` the lens chooses it."""
     return await service.answer(lambda served: _lens(served, user, k, omega))
+
+
+@page_router.get("/filters")
+async def filters(service: Service) -> dict[str, Any]:
+    """Attributes of items, and the values to filter by of those that have few."""
+    return await service.answer(_filters)
+
+
+@page_router.get("/attributes")
+async def attributes(
+    service: Service, item: Annotated[list[str], Query(min_length=1, max_length=_MOST_HISTORY)]
+) -> dict[str, Any]:
+    """The attributes of some items as texts; unknown items are left out."""
+    return await service.answer(lambda served: _attributes(served, item))
 
 
 @page_router.get("/run")
@@ -96,6 +114,55 @@ def _history(served: Served, user: str, limit: int) -> dict[str, Any]:
             }
         )
     return {"user": user, "events": len(logged) + len(places), "items": rows[:limit]}
+
+
+def _shown(known: Recommender) -> pl.DataFrame:
+    """The attributes of all items without titles, which are shown anyway, and vectors."""
+    if known.item_table is None:
+        return pl.DataFrame()
+    plain = [
+        column
+        for column in known.attributes.drop("given", "title", strict=False)
+        if not isinstance(column.dtype, pl.Array | pl.Struct | pl.Object)
+        and not (isinstance(column.dtype, pl.List) and column.dtype.inner.is_numeric())
+    ]
+    return pl.DataFrame(plain)
+
+
+def _filters(served: Served) -> dict[str, Any]:
+    columns = _shown(served.recommender)
+    made = []
+    for column in columns:
+        each = column.explode() if isinstance(column.dtype, pl.List) else column
+        # As filters compare them: numbers and truth values by value, all else as text.
+        plain = each if each.dtype.is_numeric() or each.dtype == pl.Boolean else each.cast(pl.String)
+        values = plain.drop_nulls().unique().sort()
+        if values.dtype.is_float():
+            values = values.filter(values.is_finite())
+        if 1 < len(values) <= _MOST_CHOICES:
+            made.append({"name": column.name, "values": values.to_list()})
+    return {"attributes": columns.columns, "filters": made[:_MOST_FILTERS]}
+
+
+def _attributes(served: Served, items: list[str]) -> dict[str, Any]:
+    known = served.recommender
+    codes = known.items.known(items)
+    columns = _shown(known)
+    rows = columns[codes].to_dicts() if columns.width else [{} for _ in codes]
+    texts = [{name: _text(value) for name, value in row.items()} for row in rows]
+    return {
+        "items": [
+            {"item": known.split.train.item_ids[int(code)], "attributes": {k: v for k, v in row.items() if v}}
+            for code, row in zip(codes, texts, strict=True)
+        ]
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return _text(", ".join(str(one) for one in value if one is not None))
+    text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}…"
 
 
 def _lens(served: Served, user: str, k: int, omega: float | None) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 // Recommendations with their reasons, and for each the items like it.
 
 import { post } from "./api.js";
+import { attributesPlace, describe } from "./attributes.js";
 import { bar, h, named, percent, problem, scores } from "./dom.js";
 
 // `target` is {user} or {had: […]}, as /v1/explain takes it.
-export async function recommendations(target, k, { onPick, isLast, popularity }) {
+export async function recommendations(target, k, { onPick, isLast, popularity, filter }) {
   const asked = "user" in target ? { users: [target.user], k } : { items: target.had, k };
   if (popularity != null) asked.popularity = popularity;
+  if (filter != null) asked.filter = filter;
   const found = await post("/v1/recommend", asked);
   const [list] = found.lists;
   if (!isLast()) return null;
-  if (!list.items.length) return { element: h("p", {}, "There is nothing left to recommend."), items: [], popularity: found.popularity };
+  if (!list.items.length) return { element: h("p", {}, filter == null ? "There is nothing left to recommend." : "No item to recommend fits the filter."), items: [], popularity: found.popularity };
   const reasonsOf = new Map();
   const scored = scores(list.items);
   const rows = list.items.map((entry, place) => {
@@ -19,13 +21,14 @@ export async function recommendations(target, k, { onPick, isLast, popularity })
     return h("li", {},
       h("div", { class: "line" },
         h("span", { class: "rank" }, String(place + 1)),
-        h("span", { class: "grow" }, named(entry)),
+        h("div", { class: "grow" }, h("span", { class: "title" }, named(entry)), attributesPlace(entry.item)),
         h("span", { class: "number soft", title: "the model's score" }, scored(entry))),
       reasons,
       extras(entry, onPick));
   });
   const isPopular = list.source === "popular";
   const element = h("div", {}, isPopular && h("p", { class: "tag" }, "Popular items: there is no history to go by."), h("ol", { class: "list" }, rows));
+  describe(element).catch(() => {});
   if (!isPopular) explain(target, list.items, reasonsOf, element, isLast);
   return { element, items: list.items, popularity: found.popularity };
 }

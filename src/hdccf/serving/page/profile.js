@@ -1,6 +1,7 @@
 // A profile from scratch: items are picked, and the recommendations follow at once. Nothing is kept.
 
 import { get } from "./api.js";
+import { filterControl } from "./attributes.js";
 import { combobox, items } from "./combobox.js";
 import { decoded, h, latest, named, problem, say } from "./dom.js";
 import { recommendations } from "./listing.js";
@@ -18,6 +19,8 @@ export function profileView(root, { go, titles }) {
     titles.set(String(entry.item), entry.title);
     if (!picked.some((one) => String(one.item) === String(entry.item))) change([...picked, entry]);
   };
+  let shown = "";
+  const filters = filterControl(() => show(shown));
   const search = combobox({ label: "Search an item by title, and add it", path: "/v1/items", read: items, taken: add, clears: true });
   root.append(
     search.element,
@@ -28,7 +31,7 @@ export function profileView(root, { go, titles }) {
         chips,
         h("h3", {}, "Popular items"),
         starters),
-      h("section", { class: "card", "aria-label": "Recommendations for your profile" }, h("h2", {}, "Recommendations for your profile"), list)),
+      h("section", { class: "card", "aria-label": "Recommendations for your profile" }, h("h2", {}, "Recommendations for your profile"), filters.element, list)),
   );
   get("/v1/items", { q: "", limit: STARTERS })
     .then((found) => starters.replaceChildren(...found.items.map((entry) =>
@@ -36,12 +39,13 @@ export function profileView(root, { go, titles }) {
     .catch((error) => starters.replaceChildren(problem(error)));
 
   const show = latest(async (isLast, joined) => {
+    shown = joined;
     picked = joined.split(",").filter(Boolean).map(decoded).map((item) => ({ item, title: titles.get(item) }));
     chips.replaceChildren(...picked.map((entry) =>
       h("li", {}, h("button", { class: "small", "aria-label": `Remove ${named(entry)}`, onclick: () => change(picked.filter((one) => one !== entry)) }, `${named(entry)} ×`))));
     nameUnnamed(isLast, joined);
     try {
-      const found = await recommendations({ had: picked.map((entry) => entry.item) }, K, { onPick: add, isLast });
+      const found = await recommendations({ had: picked.map((entry) => entry.item) }, K, { onPick: add, isLast, filter: filters.value() });
       if (!found) return;
       for (const entry of found.items) titles.set(String(entry.item), entry.title);
       list.replaceChildren(found.element);

@@ -1,6 +1,7 @@
 // A known user: the model's recommendations, and the history beside them, on a phone below.
 
 import { get } from "./api.js";
+import { attributesPlace, describe, filterControl } from "./attributes.js";
 import { combobox, users } from "./combobox.js";
 import { count, h, latest, named, problem, say } from "./dom.js";
 import { recommendations } from "./listing.js";
@@ -16,6 +17,7 @@ export function userView(root, { go, addToTaste }) {
   let popularity = null;
   let shown = null;
   const setting = h("span", { class: "number soft" }, "");
+  const filters = filterControl(() => shown !== null && redial(shown));
   const dial = h("input", { type: "range", min: "-1", max: "1", step: "0.05", "aria-label": "Popularity", title: "Left: more of what is popular. Right: more of what is particular to this user." });
   dial.addEventListener("input", () => {
     popularity = Number(dial.value);
@@ -25,7 +27,8 @@ export function userView(root, { go, addToTaste }) {
     search.element,
     h("div", { class: "columns first-wide" },
       h("section", { class: "card", "aria-label": "Recommendations" }, title,
-        h("label", { class: "line" }, h("span", { class: "soft number" }, "popular"), dial, h("span", { class: "soft number" }, "personal"), setting),
+        h("label", { class: "line dial" }, h("span", { class: "soft number" }, "Popular"), dial, h("span", { class: "soft number" }, "Personal"), setting),
+        filters.element,
         list),
       h("section", { class: "card", "aria-label": "History" }, h("h2", {}, "History"), history)),
   );
@@ -35,13 +38,14 @@ export function userView(root, { go, addToTaste }) {
     if (!isLast()) return;
     const rows = found.items.map((entry) =>
       h("li", { class: "line" },
-        h("span", { class: "grow" }, named(entry), " ", entry.held_out && h("span", { class: "tag", title: "Training never saw it" }, "held out"), " ", entry.fresh && h("span", { class: "tag", title: "Since the training" }, "new")),
+        h("div", { class: "grow" }, named(entry), " ", entry.held_out && h("span", { class: "tag", title: "Not used in training" }, "held out"), " ", entry.fresh && h("span", { class: "tag", title: "Since the training" }, "new"), attributesPlace(entry.item)),
         h("span", { class: "soft number" }, entry.time ?? "")));
     const more = found.events > rows.length ? `, the latest ${rows.length} here` : "";
     history.replaceChildren(h("p", { class: "soft" }, `${count(found.events)} events${more}, the latest first`), h("ol", { class: "list" }, rows));
+    await describe(history);
   };
   const showList = async (user, isLast) => {
-    const found = await recommendations({ user }, K, { onPick: addToTaste, isLast, popularity });
+    const found = await recommendations({ user }, K, { onPick: addToTaste, isLast, popularity, filter: filters.value() });
     if (!found) return;
     dial.value = String(found.popularity);
     setting.textContent = found.popularity.toFixed(2);
