@@ -210,6 +210,14 @@ def test_own_events_are_tuned_and_compared(own: Path, capsys: pytest.CaptureFixt
     assert "tuned: 1 of 1 trials" in table
     assert f"`hdccf reproduce table {typed} --seeds 1" in table
     assert "full NDCG@10" in table
+    assert "NDCG@50" not in table
+    asked = ["--metric", "sampled:ndcg@10", "--metrics", "ndcg@5", "--seeds", "1", "--only", "ease"]
+    assert call("reproduce", "table", *given, *asked, "--out", "paper", *quick) == 0
+    table = (own / "paper/table/my-log.md").read_text()
+    assert "popular NDCG@5 " in table
+    assert "--metric sampled:ndcg@10 --metrics ndcg@5 --seeds 1" in table
+    too_long = error_of(capsys, "reproduce", "table", *given, *asked[:3], "ndcg@50", *asked[4:], "--out", "x")
+    assert "no row of table could be run: K=50 is larger" in too_long
     for command in (["tune", "--model", "bpr"], ["reproduce", "table"]):
         assert "one of them is empty" in error_of(capsys, *command, *given, "--split", "none")
         assert "give one of --dataset NAME" in error_of(capsys, *command)

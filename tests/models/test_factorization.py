@@ -191,7 +191,9 @@ def test_bpr_on_a_block_compares_with_unobserved_columns_of_the_row() -> None:
     model = model.double()
     (block,) = list(model.batches(torch.Generator().manual_seed(0)))
     scores = model.users.embedding[block.users] @ model.items.embedding.T
-    drawn = torch.randint(9, (len(block.rows),), generator=torch.Generator().manual_seed(7)).tolist()
+    uniform = torch.full((9,), 1 / 9, dtype=torch.float64)
+    seeded = torch.Generator().manual_seed(7)
+    drawn = torch.multinomial(uniform, len(block.rows), replacement=True, generator=seeded).tolist()
     observed = {(int(u), int(i)) for u, i in zip(data.users, data.items, strict=True)}
     total = 0.0
     for row, column, other in zip(block.rows.tolist(), block.positive_columns.tolist(), drawn, strict=True):

@@ -152,6 +152,8 @@ class StudyOptions(Options):
     stay in the table."""
     metric: Annotated[str | None, Flag(metavar="PROTOCOL:METRIC")] = None
     """What the epoch is chosen by on the validation part; without it that of hdccf tune."""
+    metrics: Annotated[str | None, Flag(metavar="NAME,NAME,…")] = None
+    """What the tables show. Without it hr@10,ndcg@10,ndcg@50; hr@10,ndcg@10 for own events."""
     fresh: bool = False
     """Run again what the journal has; the newer result counts."""
     threads: int | None = Field(default=None, ge=1)
@@ -190,6 +192,9 @@ def reproduce(
     task, split = _open(data, read, cache)
     if options.metric:
         task = replace(task, validation_metric=options.metric)
+    if options.metrics:
+        task = replace(task, metrics=tuple(options.metrics.split(",")))
+    asked = {"--metric": options.metric, "--metrics": options.metrics}
     plan = Plan(
         data.name,
         task,
@@ -198,8 +203,12 @@ def reproduce(
         options.budget,
         overrides=parse_assignments(options.assignments or []),
         only=tuple(dict.fromkeys(options.only or [])),
-        given=(f"--dataset {data.dataset}" if data.dataset else as_typed(data, read))
-        + (f" --metric {options.metric}" if options.metric else ""),
+        given=" ".join(
+            [
+                f"--dataset {data.dataset}" if data.dataset else as_typed(data, read),
+                *(f"{name} {value}" for name, value in asked.items() if value),
+            ]
+        ),
         has_times=split.train.times is not None,
     )
     reproduction = Reproduction(

@@ -103,7 +103,7 @@ TASKS: dict[str, Task] = {
 """The tasks that differ from the paper's."""
 
 
-OWN_EVENTS = replace(PAPER, validation_metric="full:ndcg@10", seeds=3)
+OWN_EVENTS = replace(PAPER, metrics=("hr@10", "ndcg@10"), validation_metric="full:ndcg@10", seeds=3)
 """The task of a user's own events, which are ranked as users will meet them."""
 
 

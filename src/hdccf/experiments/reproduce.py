@@ -207,6 +207,8 @@ class Reproduction:
             # Rows that were not asked for keep their place in the table.
             outcome = self._outcome(every[number], failures)
             _refuse_loss(stems[number], [label for label, found in outcome.records.items() if found])
+            if not any(outcome.records.values()):
+                raise ConfigError(f"no row of {name} could be run: {'; '.join(failures.values())}")
             if name == "table":
                 self._table(every[number], outcome, time_aware, stems[number])
             else:
@@ -239,8 +241,6 @@ class Reproduction:
     def _study(self, study: str, rows: list[Row], outcome: Outcome, stem: Path) -> None:
         title = f"{_TITLES[study]} on {self.plan.dataset}"
         results = Results.of(title, rows, outcome, self._command(study, rows, outcome))
-        if not results.rows:
-            raise ConfigError(f"no row of {study} could be run: {'; '.join(outcome.failures.values())}")
         results = results.compared(self.journal.evaluation)
         write_study(results, stem)
         _FIGURES.get(study, draw_sweeps)(results, stem)
