@@ -402,15 +402,15 @@ UNREADABLE = """() => {
     }
     return 'rgb(255, 255, 255)';
   };
-  const seen = [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility() && e.getClientRects().length
-    && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
+  const seen = [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility()
+    && e.getClientRects().length && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
   return seen.flatMap((e) => {
     const style = getComputedStyle(e);
     const [a, b] = [light(e instanceof SVGElement ? style.fill : style.color), light(ground(e))];
     const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     const box = e.getBoundingClientRect();
     const outside = box.right > innerWidth + 1 && !e.closest('.scroll');
-    return contrast < 4.5 || outside ? [`${e.textContent.trim()}: contrast ${contrast.toFixed(1)}, to ${box.right}`] : [];
+    return contrast < 4.5 || outside ? [[e.textContent.trim(), contrast, box.right]] : [];
   });
 }"""
 """Visible texts with less contrast than WCAG's AA, or beyond the edge of the window."""
