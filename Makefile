@@ -2,6 +2,7 @@
 # make test   sets everything up and runs all checks
 # make bench  sets everything up, prints every benchmark's ratios (quick), and fails where one is twice as bad as usual
 # make docs   builds the documentation site into build/site
+# make screenshots  makes the pictures of the page in docs/images
 # make setup  only sets up: a virtual environment in .venv with the package and its development tools
 
 PYTHON ?= $(or $(shell command -v python3.11 || command -v python3.12 || command -v python3.13),python3)
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test lint types imports unit bench docs fuzz mutants format clean
+.PHONY: setup demo test lint types imports unit bench docs screenshots fuzz mutants format clean
 
 setup: $(READY)
 
@@ -55,6 +56,10 @@ fuzz: setup
 mutants: setup
 	$(BIN)/pip install -qq --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	$(BIN)/python tools/mutants.py --out results/mutants.md
+
+# The pictures in docs/images, taken by the page's browser tests on MovieLens 100K (needs chromium).
+screenshots: setup
+	$(BIN)/python tools/screenshots.py
 
 docs: setup
 	$(BIN)/python tools/docs.py

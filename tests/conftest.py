@@ -34,6 +34,11 @@ import torch  # noqa: E402
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", type=Path, help="Folder for pictures of the page (make screenshots).")
+    parser.addoption("--screenshots-run", type=Path, help="Run to show in them, of MovieLens 100K.")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The same for fixtures of modules, which are made before a test has its own folder."""

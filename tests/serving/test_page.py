@@ -1,8 +1,10 @@
 """The page in a real headless browser, on a small trained run: what one sees, types and hears."""
 
 import json
+import random
 import re
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import browser as browsers
 import hdccf
 from command_line import call
 from hdccf.models.hdccf.settings import HDCCF
+from hdccf.serving import timeline
 from hdccf.serving.app import create_app
 from hdccf.serving.settings import ServeSettings
 
@@ -347,6 +350,89 @@ def test_the_service_shows_its_metrics_over_time(page: "Page", address: str) -> 
         "Share of long-tail items in %: long tail",
     ):
         page.get_by_role("img", name=re.compile(f"^{title} from")).wait_for()
+
+
+class _Clock:
+    """Time that passes when a sample is taken."""
+
+    def __init__(self) -> None:
+        self.now = 1.7e9
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def shown(featured: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, str, str]]:
+    """The address of a service with some load behind it, a user and a profile to show."""
+    given: Path | None = request.config.getoption("--screenshots-run")
+    user, profile = ("u007", "f010,f020") if given is None else ("196", "50,181,172")
+    clock, draw = _Clock(), random.Random(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timeline, "time", clock)
+        app = create_app(given or featured, ServeSettings(timeout_seconds=60))
+        service = app.state.service
+        users = service.current.recommender.users.ids.to_list()
+        with browsers.listening(app) as address:
+            for step in range(90):
+                for _ in range(draw.randint(0, 2 + step // 20)):
+                    some = [draw.choice([*users, "new"]) for _ in range(3)]
+                    _post(f"{address}v1/recommend", {"users": some, "unknown": "popular"})
+                clock.now += timeline.SAMPLE_SECONDS
+                service.timeline.sample()
+            yield address, user, profile
+
+
+def _post(url: str, body: dict[str, Any]) -> None:
+    head = {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), head)) as answer:
+        answer.read()
+
+
+SIZES = {"desktop": {"width": 1366, "height": 860}, "phone": {"width": 390, "height": 844}}
+UNREADABLE = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => parts(colour).slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, k) => sum + c * [0.2126, 0.7152, 0.0722][k], 0);
+  const ground = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = getComputedStyle(e).backgroundColor;
+      if (parts(colour)[3] !== 0) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const seen = [...document.querySelectorAll('body *')].filter((e) => e.checkVisibility()
+    && e.getClientRects().length && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
+  return seen.flatMap((e) => {
+    const style = getComputedStyle(e);
+    const [a, b] = [light(e instanceof SVGElement ? style.fill : style.color), light(ground(e))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const box = e.getBoundingClientRect();
+    const outside = box.right > innerWidth + 1 && !e.closest('.scroll');
+    return contrast < 4.5 || outside ? [[e.textContent.trim(), contrast, box.right]] : [];
+  });
+}"""
+"""Visible texts with less contrast than WCAG's AA, or beyond the edge of the window."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_view_fits_and_is_readable(
+    browser: "Browser", shown: tuple[str, str, str], size: str, scheme: str, request: pytest.FixtureRequest
+) -> None:
+    address, user, profile = shown
+    folder: Path | None = request.config.getoption("--screenshots")
+    with _window(browser, address, viewport=SIZES[size], color_scheme=scheme) as page:
+        for view in ("start", f"user/{user}", f"profile/{profile}", "run", "service", f"negatives/{user}"):
+            name = view.split("/")[0]
+            page.goto(f"{address}#/{view}")
+            page.locator(f"#view-{name} .card").first.wait_for()
+            page.wait_for_load_state("networkidle")
+            assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]
+            assert page.evaluate(UNREADABLE) == [], view
+            if folder is not None:
+                page.screenshot(path=folder / f"{name}-{size}-{scheme}.png", animations="disabled")
 
 
 def _colours(page: "Page") -> tuple[list[float], list[float]]:
