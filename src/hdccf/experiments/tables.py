@@ -22,7 +22,7 @@ from hdccf.evaluation.compare import (
 )
 from hdccf.evaluation.evaluation import Evaluation, markdown_table
 from hdccf.evaluation.significance import holm, paired_tests
-from hdccf.experiments.plans import EXPLORED, FORMS, OURS, SEEDLESS, SPACES, TITLES, Row
+from hdccf.experiments.plans import CALIBRATED, EXPLORED, FORMS, OURS, SEEDLESS, SPACES, TITLES, Row
 from hdccf.files import atomic_file
 
 Record = dict[str, Any]
@@ -232,7 +232,7 @@ class Results:
 
         The p-value is that of a paired t-test over users, Holm-corrected over the whole table.
         """
-        others = [label for label in self.ranking(measure) if label not in SPACES]
+        others = [label for label in self.ranking(measure) if label not in {*SPACES, *CALIBRATED}]
         if OURS not in self.cells or not others:
             return None, None
         best = self.cells[others[0]][measure].mean
@@ -255,10 +255,14 @@ class Results:
             texts.append(" ".join((f"{before}{value}{after}", *deviation)))
         return texts
 
-    def given(self) -> dict[Measure, Cell]:
+    def given(self) -> Cells:
         """Ours with the validation items given when testing; nothing where that was not asked."""
-        records = self.outcome.records.get(OURS, [])
-        return cells_of(records, key="given") if all("given" in each for each in records) else {}
+        records = {row.label: self.outcome.records[row.label] for row in self.rows if row.given}
+        return {
+            label: cells_of(each, key="given")
+            for label, each in records.items()
+            if all("given" in one for one in each)
+        }
 
 
 def write_table(results: Results, stem: Path) -> None:
@@ -270,7 +274,7 @@ def write_table(results: Results, stem: Path) -> None:
     given = results.given()
     if given:
         # A file of its own: it answers another question than the table's rows.
-        write_files(stem.with_name(f"{stem.name}-given"), csv=comparison_csv({OURS: given}))
+        write_files(stem.with_name(f"{stem.name}-given"), csv=comparison_csv(given))
 
 
 def comparison_csv(cells: Cells) -> str:
@@ -303,8 +307,8 @@ def comparison_markdown(results: Results) -> str:
         f"# {results.title}",
         markdown_table(["", *(TITLES[row.label] for row in results.rows), "Imp.", "p"], rows),
         "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF (ours) over the best "
-        "competitor. `sampled`: 99 uniform candidates; `popular`: 99 drawn by popularity; `full`: all items. "
-        + tested,
+        "competitor, both without calibration. `sampled`: 99 uniform candidates; `popular`: 99 drawn by "
+        "popularity; `full`: all items. " + tested,
         FORMS,
         "## Settings",
         _settings(results),
@@ -320,7 +324,10 @@ def comparison_markdown(results: Results) -> str:
             "## HDCCF with the validation item given when testing",
             "As SASRec's published figures are: trained alike, but a user's history ends with the validation "
             "item. Not comparable with the table above.",
-            markdown_table(["", "HDCCF (given)"], [[title_of(m), str(cell)] for m, cell in given.items()]),
+            markdown_table(
+                ["", *(TITLES[label] for label in given)],
+                [[title_of(m), *(str(cells[m]) for cells in given.values())] for m in results.measures],
+            ),
         ]
     return "\n\n".join([*parts, provenance(results.outcome, results.command)]) + "\n"
 
