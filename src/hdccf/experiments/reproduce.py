@@ -240,12 +240,12 @@ class Reproduction:
     def _table(self, rows: list[Row], outcome: Outcome, time_aware: bool, stem: Path) -> None:
         title = f"{self.plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
         results = Results.of(title, rows, outcome, self._command("table", rows, outcome))
-        write_table(results.compared(self.journal.evaluation), stem)
+        write_table(results.compared(self.journal.evaluation, stem), stem)
 
     def _study(self, study: str, rows: list[Row], outcome: Outcome, stem: Path) -> None:
         title = f"{_TITLES[study]} on {self.plan.dataset}"
         results = Results.of(title, rows, outcome, self._command(study, rows, outcome))
-        results = results.compared(self.journal.evaluation)
+        results = results.compared(self.journal.evaluation, stem)
         write_study(results, stem)
         _FIGURES.get(study, draw_sweeps)(results, stem)
 
