@@ -254,6 +254,16 @@ def test_scores_are_described_on_request(split: Split, tmp_path: Path) -> None:
     assert "overlap width" in stem.with_name("small.md").read_text()
 
 
+def test_one_part_of_a_table_can_be_asked_for(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL, only=("ease",))
+    for time_aware, stem in ((False, "small"), (True, "small-time")):
+        (found,) = Reproduction(replace(plan, time_aware=time_aware), split).run("table")
+        assert found.name == stem
+    blind = replace(plan, time_aware=True, has_times=False)
+    with pytest.raises(ConfigError, match="small has no times; leave out --time-aware"):
+        Reproduction(blind, split).run("table")
+
+
 def test_some_rows_of_a_study_can_be_asked_for(split: Split, tmp_path: Path) -> None:
     plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL, only=("hdccf", "ease"))
     for stem in Reproduction(plan, split).run("table"):

@@ -189,6 +189,8 @@ class Plan:
     """Settings over all others, where a model has them."""
     only: tuple[str, ...] = ()
     """Labels of rows; all where none is named."""
+    time_aware: bool | None = None
+    """Which part of a table; both where None."""
     given: str = ""
     """The options that the data was given by; a data set's name if empty."""
 

@@ -193,11 +193,11 @@ class Reproduction:
         studies = [name for name in STUDIES if name != "recency" or has_times] if study == ALL else [study]
         if "table" in studies and not has_times and self.progress:
             note(f"{self.plan.dataset} has no times, so there is no time-aware part")
-        parts = [
-            (name, time_aware)
-            for name in studies
-            for time_aware in ([False, True] if name == "table" and has_times else [False])
-        ]
+        if self.plan.time_aware and not has_times:
+            raise ConfigError(f"{self.plan.dataset} has no times; leave out --time-aware")
+        both = [False, True] if has_times else [False]
+        wanted = both if self.plan.time_aware is None else [self.plan.time_aware]
+        parts = [(name, part) for name in studies for part in (wanted if name == "table" else [False])]
         every = [self._rows(*part) for part in parts]
         chosen = [self._chosen(rows) for rows in every]
         stems = [self._stem(*part) for part in parts]
