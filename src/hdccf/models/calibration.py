@@ -24,7 +24,7 @@ from hdccf.config import Settings
 from hdccf.data.interactions import Interactions
 from hdccf.models.base import Candidates, Columns, Scorer, Scores, Users
 
-NEIGHBOURS = 200
+NEIGHBOURS = 400
 """Entries of a row of the filter; the largest stay."""
 _WINDOW, _WINDOW_HALF_LIFE = 5, 2.0
 """With times, items co-occur within so many places of a history; each so many places further counts half."""
