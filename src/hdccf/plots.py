@@ -113,4 +113,6 @@ def draw_panels(
         axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.set_xlim(0, 1.22 * max(bar.value + bar.spread for bar in bars.values()))
         axis.tick_params(axis="y", length=0)
+        axis.locator_params(axis="x", nbins=4)
+        axis.xaxis.set_major_formatter("{x:g}")
         axis.set_title(title)
