@@ -232,13 +232,13 @@ def _draw() -> None:
             study: {name: bar for name, bar in table.items() if not name.startswith("hdccf")}
             for study, table in tables.items()
         }
-        for name in ["hdccf", *ordered(competitors)[:COMPETITORS]]:
-            label = f"{'HDCCF' if name == 'hdccf' else TITLES[name]}, tuned{ending}"
-            colours[label] = ours if name == "hdccf" else theirs
+        for name in ["hdccf", "hdccf-calibrated", *ordered(competitors)[:COMPETITORS]]:
+            label = f"{TITLES[name].removesuffix(' (ours)')}, tuned{ending}"
+            colours[label] = ours if name.startswith("hdccf") else theirs
             for study, table in tables.items():
                 if name in table:
                     panels[study][label] = table[name]
-    height = 1.2 + 0.19 * len(colours)
+    height = 1.2 + 0.19 * len(ordered(panels))
     with drawn(RESULTS / "learning.png", width=8.0, height=height) as figure:
         axes = figure.subplots(1, 2)
         draw_panels(axes, panels, colours, across=2, last=("most popular",))

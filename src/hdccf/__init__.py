@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hdccf.models.als import ALS as ALS
     from hdccf.models.base import Model as Model
     from hdccf.models.base import Objective as Objective
+    from hdccf.models.chebycf import ChebyCF as ChebyCF
     from hdccf.models.ease import EASE as EASE
     from hdccf.models.enmf import ENMF as ENMF
     from hdccf.models.factorization import BPR as BPR
@@ -89,6 +90,7 @@ _MODULE_OF = {
     "ALS": "hdccf.models.als",
     "Model": "hdccf.models.base",
     "Objective": "hdccf.models.base",
+    "ChebyCF": "hdccf.models.chebycf",
     "EASE": "hdccf.models.ease",
     "ENMF": "hdccf.models.enmf",
     "BPR": "hdccf.models.factorization",

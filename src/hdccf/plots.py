@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,17 +32,22 @@ _STYLE: Any = {
 }
 
 
+def refuse_without_matplotlib() -> None:
+    """For before the work whose results are to be drawn."""
+    if find_spec("matplotlib") is None:
+        raise ConfigError("figures need matplotlib; install it with: pip install 'hdccf[plots]'")
+
+
 @contextmanager
 def drawn(
     *paths: Path, width: float = 6.0, height: float = 3.0, overwrite: bool = True
 ) -> "Iterator[Figure]":
     """A figure to draw on; when the block ends well it is in each of the files, in its suffix's format."""
-    try:
-        import matplotlib as mpl
-        from cycler import cycler
-        from matplotlib.figure import Figure
-    except ImportError as cause:
-        raise ConfigError("figures need matplotlib; install it with: pip install 'hdccf[plots]'") from cause
+    refuse_without_matplotlib()
+    import matplotlib as mpl
+    from cycler import cycler
+    from matplotlib.figure import Figure
+
     with mpl.rc_context({**_STYLE, "axes.prop_cycle": cycler(color=COLOURS)}):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure

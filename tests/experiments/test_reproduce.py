@@ -17,7 +17,7 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments import reproduce as reproducing
-from hdccf.experiments.plans import PAPER, Plan, Row, Task, all_training, task_of
+from hdccf.experiments.plans import PAPER, TITLES, Plan, Row, Task, all_training, task_of
 from hdccf.experiments.reproduce import Reproduction
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.training.fit import fit
@@ -214,12 +214,36 @@ def test_with_the_validation_item_given_the_same_weights_see_one_item_more(
 ) -> None:
     settings = {**SMALL, "user_vector": "history", "history_half_life": 1.0}
     fitted = fit(split, HDCCF(**settings))
-    given = reproducing._with_validation_given(fitted, split)
+    given = reproducing._with_histories(fitted, split.joined("train", "validation")).scorer()
     users = torch.arange(split.n_users)
     assert not given.score_block(users).allclose(fitted.score_block(users))
     outcome = runner(split, tmp_path).train([Row("ours", settings, given=True)])
     expected = Ranker(split, "test").measure(given, PAPER.metrics, ("full",))
     assert outcome.records["ours"][0]["given"]["full"] == pytest.approx(expected["full"])
+
+
+def test_a_calibrated_row_is_calibrated_on_validation_and_its_filter_sees_all_training_pairs(
+    split: Split, tmp_path: Path
+) -> None:
+    task = Task(protocols=("full",), metrics=("ndcg@10",), validation_metric="full:ndcg@10", retrain=True)
+    settings = {**SMALL, "validation_metric": task.validation_metric, "calibrate": "full"}
+    rows = [Row("plain", settings), Row("calibrated", settings, calibrated=True)]
+    reproduction = Reproduction(Plan("small", task, tmp_path), split)
+    records = reproduction.train(rows).records
+    (plain,), (found,) = records["plain"], records["calibrated"]
+    assert plain["key"] != found["key"]
+    first = fit(split, HDCCF(**settings))
+    assert first.calibration is not None
+    assert found["calibration"] == first.calibration.describe()
+    assert first.calibration.filter_weight  # else the row would be the plain one
+    both = all_training(split)
+    options = FitOptions(calibrate=False)
+    again = fit(both, HDCCF(**{**settings, "epochs": found["best_epoch"]}), options=options)
+    calibration = first.calibration.on(again.settings, again.model.scorer(), both.train)
+    scorer = calibration.apply(again.model.scorer(), both.train)
+    expected = Ranker(both, "test").measure(scorer, task.metrics, task.protocols)
+    assert found["values"]["full"] == pytest.approx(expected["full"])
+    assert Reproduction(Plan("small", task, tmp_path), split).train(rows).records == records
 
 
 def test_scores_are_described_on_request(split: Split, tmp_path: Path) -> None:
@@ -228,6 +252,25 @@ def test_scores_are_described_on_request(split: Split, tmp_path: Path) -> None:
     for kind in ("csv", "md", "tex", "png", "svg"):
         assert stem.with_name(f"small.{kind}").stat().st_size > 0
     assert "overlap width" in stem.with_name("small.md").read_text()
+
+
+def test_one_part_of_a_table_can_be_asked_for(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL, only=("ease",))
+    for time_aware, stem in ((False, "small"), (True, "small-time")):
+        (found,) = Reproduction(replace(plan, time_aware=time_aware), split).run("table")
+        assert found.name == stem
+    blind = replace(plan, time_aware=True, has_times=False)
+    with pytest.raises(ConfigError, match="small has no times; leave out --time-aware"):
+        Reproduction(blind, split).run("table")
+
+
+def test_figures_without_matplotlib_are_refused_before_anything_is_trained(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"hdccf\[plots\]"):
+        runner(split, tmp_path).run("ablation")
+    assert not list(tmp_path.iterdir())
 
 
 def test_some_rows_of_a_study_can_be_asked_for(split: Split, tmp_path: Path) -> None:
@@ -340,15 +383,15 @@ def test_the_table_of_yelp_has_both_parts_and_every_model(
         rows = list(csv.DictReader((folder / f"{part}.csv").read_text().splitlines()))
         assert list(rows[0]) == ["model", "protocol", "metric", "mean", "std", "seeds"]
         models = list(dict.fromkeys(row["model"] for row in rows))
-        assert len(models) == 14
-        assert models[-3:] == ["hdccf-printed", "hdccf-corrected", "hdccf"]
+        assert models == list(TITLES)
+        assert models[-4:] == ["hdccf", "bpr-calibrated", "ssm-calibrated", "hdccf-calibrated"]
         assert {row["protocol"] for row in rows} == {"sampled", "popular", "full"}
         assert {row["metric"] for row in rows} == {"hr@10", "ndcg@10", "ndcg@50"}
         assert (folder / f"{part}.md").exists()
         assert (folder / f"{part}.tex").exists()
     assert "validation item given" in (folder / "yelp-he-time.md").read_text()
     given = list(csv.DictReader((folder / "yelp-he-time-given.csv").read_text().splitlines()))
-    assert {row["model"] for row in given} == {"hdccf"}
+    assert {row["model"] for row in given} == {"hdccf", "hdccf-calibrated"}
 
 
 def test_gowalla_m1_is_trained_on_both_parts_and_has_no_time(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from records import METRICS, PROTOCOLS, evaluated, journal_of
 
 from hdccf.errors import EvaluationError
-from hdccf.evaluation.compare import compare, read_per_user
+from hdccf.evaluation.compare import compare, on_common_seeds, read_per_user
 from hdccf.experiments.figures import BINS, described, draw_bars, draw_densities, draw_sweeps, panels_of
 from hdccf.experiments.plans import Row
 from hdccf.experiments.reproduce import Journal
@@ -96,11 +97,28 @@ def test_p_values_are_those_of_the_comparison_over_users(journal: Journal) -> No
 def test_the_file_of_values_by_user_gives_the_same_tests(journal: Journal, tmp_path: Path) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.41})
     write_table(found, tmp_path / "table" / "small")
-    again = compare(read_per_user(tmp_path / "table" / "small.parquet"), METRICS)
+    kept = on_common_seeds(*read_per_user(tmp_path / "table" / "small.parquet"))
+    again = compare(kept, METRICS)
     assert found.comparison is not None
     for mine, theirs in zip(found.comparison.tests, again.tests, strict=True):
         assert (mine.protocol, mine.metric, mine.other) == (theirs.protocol, theirs.metric, theirs.other)
         assert theirs.holm_t == pytest.approx(mine.holm_t, rel=1e-3, abs=1e-300)
+
+
+@pytest.mark.parametrize("write", [write_table, write_study])
+def test_values_by_user_beside_a_table_serve_where_the_machine_has_none(
+    write: Callable[[Results, Path], None], journal: Journal, tmp_path: Path
+) -> None:
+    levels, stem = {"bpr": 0.30, "ease": 0.40, "hdccf": 0.41}, tmp_path / "table" / "small"
+    found = results(journal, levels)
+    write(found, stem)
+    elsewhere = Journal(journal.path, tmp_path / "other machine")
+    again = Results.of("small", ROWS, found.outcome, "command").compared(elsewhere.evaluation, stem)
+    for measure in found.measures:
+        assert again.margin(measure) == pytest.approx(found.margin(measure), rel=1e-3, abs=1e-300)
+    # A row that was run again since has other values, which only its machine knows.
+    changed = journal_of(Journal(tmp_path / "later.jsonl", tmp_path / "later"), ROWS, {**levels, "bpr": 0.31})
+    assert Results.of("s", ROWS, changed, "command").compared(elsewhere.evaluation, stem).comparison is None
 
 
 def test_a_file_that_holds_no_values_by_user_is_one_line(tmp_path: Path) -> None:

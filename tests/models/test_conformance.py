@@ -228,7 +228,7 @@ def test_it_fits_heavy_pairs_more_closely_or_refuses_weights_in_one_line(name: s
     heavy = np.random.default_rng(1).random(len(plain)) < 0.3
     weighted = replace(plain, weights=np.where(heavy, 5.0, 0.05).astype(np.float32))
     settings = settings_of(name, {**LEARNING, "epochs": 10})
-    if name in ("ease", "irgan"):
+    if name in ("chebycf", "ease", "irgan"):
         with pytest.raises(
             ConfigError, match=f"^the data has weights, and {name} cannot weigh .* one of"
         ) as refused:

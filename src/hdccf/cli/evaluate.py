@@ -144,12 +144,12 @@ def compare(
     """
     from hdccf.console import track
     from hdccf.evaluation.compare import compare as compare_systems
-    from hdccf.evaluation.compare import evaluate_run, grouped, read_per_user
+    from hdccf.evaluation.compare import evaluate_run, grouped, on_common_seeds, read_per_user
 
     _refuse_both(as_json, as_markdown)
     names = _names(metrics) if metrics else None
     if len(runs) == 1 and runs[0].suffix == ".parquet":
-        _show(compare_systems(read_per_user(runs[0]), names), as_json, as_markdown)
+        _show(compare_systems(on_common_seeds(*read_per_user(runs[0])), names), as_json, as_markdown)
         return
     if len(runs) < 2:
         raise EvaluationError(f"{len(runs)} run cannot be compared; give two run directories or more")

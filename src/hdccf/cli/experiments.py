@@ -150,6 +150,8 @@ class StudyOptions(Options):
     only: Annotated[list[str] | None, Flag(metavar="ROW")] = None
     """Run only this row, such as ease or 'ours, random start'; repeatable. Rows that the journal has already
     stay in the table."""
+    time_aware: Annotated[bool | None, Flag("--time-aware/--time-blind")] = None
+    """Only the time-aware or the time-blind part of a table; both if not given."""
     metric: Annotated[str | None, Flag(metavar="PROTOCOL:METRIC")] = None
     """What the epoch is chosen by on the validation part; without it that of hdccf tune."""
     metrics: Annotated[str | None, Flag(metavar="NAME,NAME,…")] = None
@@ -203,6 +205,7 @@ def reproduce(
         options.budget,
         overrides=parse_assignments(options.assignments or []),
         only=tuple(dict.fromkeys(options.only or [])),
+        time_aware=options.time_aware,
         given=" ".join(
             [
                 f"--dataset {data.dataset}" if data.dataset else as_typed(data, read),

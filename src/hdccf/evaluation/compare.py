@@ -321,8 +321,8 @@ def write_per_user(path: Path, systems: Mapping[str, BySeed], seedless: Sequence
         )
 
 
-def read_per_user(path: Path) -> dict[str, list[Evaluation]]:
-    """The systems in a file that `write_per_user` wrote, on the seeds that they have in common."""
+def read_per_user(path: Path) -> tuple[dict[str, dict[int, Evaluation]], list[str]]:
+    """The systems in a file that `write_per_user` wrote, by seed, and those that do not depend on it."""
     try:
         frame = read_parquet(path)
         settings = json.loads(pl.read_parquet_metadata(path)[_SETTINGS])
@@ -340,7 +340,7 @@ def read_per_user(path: Path) -> dict[str, list[Evaluation]]:
         raise EvaluationError(
             f"{path} holds no values by user ({one_line(cause)}); give one that `hdccf reproduce table` wrote"
         ) from cause
-    return on_common_seeds(systems, settings["seedless"])
+    return systems, settings["seedless"]
 
 
 # -- runs ----------------------------------------------------------------------------------------------------

@@ -30,11 +30,17 @@ TITLES = {
     "lightgcn": "LightGCN",
     "ease": "EASE",
     "als": "ALS",
+    "chebycf": "ChebyCF",
     "hdccf-printed": "HDCCF (as printed)",
     "hdccf-corrected": "HDCCF (frequency-corrected)",
     "hdccf": "HDCCF (ours)",
+    "bpr-calibrated": "BPR, calibrated",
+    "ssm-calibrated": "SSM, calibrated",
+    "hdccf-calibrated": "HDCCF, calibrated",
 }
 """The rows of a table, in its order: the paper's competitors, stronger ones since, and HDCCF's forms."""
+CALIBRATED = {f"{model}-calibrated": model for model in ("bpr", "ssm", OURS)}
+"""Rows with a popularity dial and an item–item filter, both weighed by validation → the same without them."""
 SPACES = {"hdccf-printed": "printed", "hdccf-corrected": "corrected", "hdccf": ""}
 """The search space that each form of HDCCF was tuned in."""
 FORMS = (
@@ -42,10 +48,11 @@ FORMS = (
     "items and users by frequency (β = 0), debiasing with ω, both auxiliary losses; over blocks, from "
     "random vectors. "
     "HDCCF (frequency-corrected) is the same with β free. HDCCF (ours) may drop parts and have others: any "
-    "similarity of free vectors or, time-aware, of histories, with their own start."
+    "similarity of free vectors or, time-aware, of histories, with their own start. Calibrated rows have the "
+    "settings of the plain ones, and a popularity dial and an item–item filter that validation weighs."
 )
 """Which parts each form has."""
-SEEDLESS = ("ease",)
+SEEDLESS = ("chebycf", "ease")
 """Solved in closed form: every seed gives the same."""
 _DEVELOPED = (
     "Each row's budget of tuning is above. HDCCF's defaults, presets and search space were developed on "
@@ -136,7 +143,7 @@ def all_training(split: Split) -> Split:
 
 def model_of(row: str) -> str:
     """The model of a table's row."""
-    return OURS if row in SPACES else row
+    return OURS if row in SPACES else CALIBRATED.get(row, row)
 
 
 BUDGETS = ("quick", "full")
@@ -163,6 +170,8 @@ class Row:
     """Also tested with the validation items known, as SASRec's published figures are."""
     densities: bool = False
     """Also how its scores are distributed."""
+    calibrated: bool = False
+    """With a popularity dial and an item–item filter, weighed by validation."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,8 @@ class Plan:
     """Settings over all others, where a model has them."""
     only: tuple[str, ...] = ()
     """Labels of rows; all where none is named."""
+    time_aware: bool | None = None
+    """Which part of a table; both where None."""
     given: str = ""
     """The options that the data was given by; a data set's name if empty."""
 
@@ -232,15 +243,19 @@ class Plan:
 
 
 def table(plan: Plan, time_aware: bool = False) -> list[Row]:
-    """Every model, HDCCF last. Time-aware, each uses time as far as it can; some cannot at all."""
+    """Every model, HDCCF last, and then what calibration adds. Time-aware, each uses time as far as it can;
+    some cannot at all."""
     rows = []
     for label in TITLES:
-        model = model_of(label)
+        model, calibrated = model_of(label), label in CALIBRATED
         knows = entry_named(model).settings.space_named(SPACES.get(label, "")).knows_time
-        settings, origin = plan.tuned(label, time_aware and knows)
+        settings, origin = plan.tuned(CALIBRATED.get(label, label), time_aware and knows)
+        if calibrated:
+            settings["calibrate"] = "full"
         if time_aware and not knows:
             origin += " (knows no time)"
-        rows.append(Row(label, settings, model, origin=origin, given=time_aware and label == OURS))
+        given = time_aware and model == OURS and label not in ("hdccf-printed", "hdccf-corrected")
+        rows.append(Row(label, settings, model, origin=origin, given=given, calibrated=calibrated))
     return plan.rows(rows)
 
 

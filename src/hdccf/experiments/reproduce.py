@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from hdccf.config import FitOptions, Settings, TrainingSettings
 from hdccf.console import note
+from hdccf.data.interactions import Interactions
 from hdccf.data.split import Split
 from hdccf.errors import ConfigError, HdccfError, RunError
 from hdccf.evaluation import Evaluation, evaluate
@@ -32,7 +33,8 @@ from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part
 from hdccf.experiments.studies import cut_half_a_line
 from hdccf.experiments.tables import Outcome, Record, Results, write_study, write_table
 from hdccf.models import entry_named
-from hdccf.models.base import Scorer
+from hdccf.models.base import Model, Scorer
+from hdccf.plots import refuse_without_matplotlib
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
@@ -69,6 +71,8 @@ class Run:
             "metrics": list(self.task.metrics),
             "retrain": self.task.retrain,
             "candidates": self._candidates,
+            # Not with every run: a journal's older lines have no such fact.
+            **({"calibrated": True} if self.row.calibrated else {}),
         }
 
     @property
@@ -93,6 +97,7 @@ class Run:
         defaults = type(self.settings)().model_dump(mode="json")
         return (
             all(record.get(name) == value for name, value in facts.items())
+            and record.get("calibrated", False) == self.row.calibrated
             and (not self.row.given or "given" in record)
             and (not self.row.densities or "densities" in record)
             and all(name not in record["changed"] for name in then.keys() - now.keys())
@@ -189,11 +194,13 @@ class Reproduction:
         studies = [name for name in STUDIES if name != "recency" or has_times] if study == ALL else [study]
         if "table" in studies and not has_times and self.progress:
             note(f"{self.plan.dataset} has no times, so there is no time-aware part")
-        parts = [
-            (name, time_aware)
-            for name in studies
-            for time_aware in ([False, True] if name == "table" and has_times else [False])
-        ]
+        if self.plan.time_aware and not has_times:
+            raise ConfigError(f"{self.plan.dataset} has no times; leave out --time-aware")
+        both = [False, True] if has_times else [False]
+        if studies != ["table"]:
+            refuse_without_matplotlib()
+        wanted = both if self.plan.time_aware is None else [self.plan.time_aware]
+        parts = [(name, part) for name in studies for part in (wanted if name == "table" else [False])]
         every = [self._rows(*part) for part in parts]
         chosen = [self._chosen(rows) for rows in every]
         stems = [self._stem(*part) for part in parts]
@@ -236,12 +243,12 @@ class Reproduction:
     def _table(self, rows: list[Row], outcome: Outcome, time_aware: bool, stem: Path) -> None:
         title = f"{self.plan.dataset}, {'time-aware' if time_aware else 'time-blind'}"
         results = Results.of(title, rows, outcome, self._command("table", rows, outcome))
-        write_table(results.compared(self.journal.evaluation), stem)
+        write_table(results.compared(self.journal.evaluation, stem), stem)
 
     def _study(self, study: str, rows: list[Row], outcome: Outcome, stem: Path) -> None:
         title = f"{_TITLES[study]} on {self.plan.dataset}"
         results = Results.of(title, rows, outcome, self._command(study, rows, outcome))
-        results = results.compared(self.journal.evaluation)
+        results = results.compared(self.journal.evaluation, stem)
         write_study(results, stem)
         _FIGURES.get(study, draw_sweeps)(results, stem)
 
@@ -330,25 +337,34 @@ class Reproduction:
         """The record of a run, and its values by user."""
         folder, task, settings = self.work / run.key, run.task, run.settings
         started = time.monotonic()
-        split, training, seconds = self.split, {}, 0.0
+        split, training, seconds, calibration = self.split, {}, 0.0, None
         if isinstance(settings, TrainingSettings) or not task.retrain:
-            fitted = self._fit(folder, split, settings, run.seed)
+            fitted = self._fit(folder, split, run)
             training, seconds = _training_facts(folder), fitted.seconds
+            calibration = fitted.calibration if run.row.calibrated else None
         if task.retrain:
             split = all_training(split)
             if isinstance(settings, TrainingSettings):
                 epochs = training["best_epoch"]
                 settings = settings.changed(epochs=epochs, evaluate_every=epochs)
-            fitted = self._fit(folder.with_name(f"{folder.name}-all"), split, settings, run.seed)
+            fitted = self._fit(folder.with_name(f"{folder.name}-all"), split, run, settings)
             seconds += fitted.seconds
+            if calibration is not None:
+                calibration = calibration.on(settings, fitted.model.scorer(), split.train)
+
+        def scores(model: Model, history: Interactions) -> Scorer:
+            scorer = model.scorer()
+            return scorer if calibration is None else calibration.apply(scorer, history)
+
         test = partial(_evaluated, split=split, task=task, progress=self.progress)
-        found = test(fitted)
+        found = test(scores(fitted.model, split.train))
         record = {
             **run.facts(),
             "key": run.key,
             "changed": sorted(run.settings.model_dump(exclude_defaults=True)),
             "values": _asked(found, task),
             **training,
+            **({} if calibration is None else {"calibration": calibration.describe()}),
             "seconds": round(seconds, 3),
             "wall_seconds": round(time.monotonic() - started, 3),
             "commit": self.commit,
@@ -357,7 +373,8 @@ class Reproduction:
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if run.row.given:
-            record["given"] = _asked(test(_with_validation_given(fitted, split)), task)
+            history = split.joined("train", "validation")
+            record["given"] = _asked(test(scores(_with_histories(fitted, history), history)), task)
         if run.row.densities:
             record["densities"] = densities_of(fitted, split)
         names = [f"{protocol}/{metric}" for protocol in task.protocols for metric in task.metrics]
@@ -365,7 +382,7 @@ class Reproduction:
         kept = found.per_user.select("user", *(pl.col(name).cast(pl.Float32) for name in names))
         return record, replace(found, per_user=kept)
 
-    def _fit(self, folder: Path, split: Split, settings: Settings, seed: int) -> Recommender:
+    def _fit(self, folder: Path, split: Split, run: Run, settings: Settings | None = None) -> Recommender:
         """Trains in a folder, or resumes; what a kill left half made, or is of another split, is replaced."""
         try:
             same = RunFolder.open(folder).split().fingerprint == split.fingerprint
@@ -376,9 +393,16 @@ class Reproduction:
         try:
             if same:
                 return resume(folder, progress=self.progress)
-            # Tables compare the models as published.
-            options = FitOptions(threads=self.threads, calibrate=False)
-            return fit(split, settings, seed=seed, out=folder, options=options, progress=self.progress)
+            # Tables compare the models as published, but for the rows that are called calibrated.
+            options = FitOptions(threads=self.threads, calibrate=run.row.calibrated)
+            return fit(
+                split,
+                settings or run.settings,
+                seed=run.seed,
+                out=folder,
+                options=options,
+                progress=self.progress,
+            )
         except RunError as error:
             if "interrupted" in str(error):
                 raise RunError("interrupted; call the same command again to go on") from error
@@ -417,12 +441,12 @@ def _training_facts(folder: Path) -> Record:
     return {"best_epoch": result["best_epoch"], "validation": result["best_value"], "terms": terms}
 
 
-def _with_validation_given(fitted: Recommender, split: Split) -> Scorer:
-    """The same weights, with each user's validation items as the end of their history."""
+def _with_histories(fitted: Recommender, history: Interactions) -> Model:
+    """The same weights over other histories of the same users."""
     generator = generator_for(fitted.seed, "initial values")
-    model = entry_named(fitted.name).build(fitted.settings, split.joined("train", "validation"), generator)
+    model = entry_named(fitted.name).build(fitted.settings, history, generator)
     model.load_state_dict(fitted.model.state_dict())
-    return model.scorer()
+    return model
 
 
 def _refuse_loss(stem: Path, labels: Sequence[str]) -> None:

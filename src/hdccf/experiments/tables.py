@@ -18,11 +18,12 @@ from hdccf.evaluation.compare import (
     averaged_over_seeds,
     compare,
     on_common_seeds,
+    read_per_user,
     write_per_user,
 )
 from hdccf.evaluation.evaluation import Evaluation, markdown_table
 from hdccf.evaluation.significance import holm, paired_tests
-from hdccf.experiments.plans import EXPLORED, FORMS, OURS, SEEDLESS, SPACES, TITLES, Row
+from hdccf.experiments.plans import CALIBRATED, EXPLORED, FORMS, OURS, SEEDLESS, SPACES, TITLES, Row
 from hdccf.files import atomic_file
 
 Record = dict[str, Any]
@@ -185,14 +186,21 @@ class Results:
         }
         return cls(title, present, outcome, cells, command)
 
-    def compared(self, evaluation: Callable[[Record], Evaluation | None]) -> "Results":
-        """With tests over users; `evaluation` gives a record's values by user, where they are here."""
+    def compared(
+        self, evaluation: Callable[[Record], Evaluation | None], stem: Path | None = None
+    ) -> "Results":
+        """With tests over users.
+
+        `evaluation` gives a record's values by user, where this machine has them; others are those that
+        `write_table` or `write_study` kept at `stem`.
+        """
+        kept = {} if stem is None else _kept(stem)
         records = {row.label: self.outcome.records[row.label] for row in self.rows}
         systems: dict[str, dict[int, Evaluation]] = {label: {} for label in records}
         for label, each in records.items():
             for record in each:
-                found = evaluation(record)
-                if found is None:
+                found = evaluation(record) or kept.get(label, {}).get(record["seed"])
+                if found is None or not _agree(found, record):
                     return self
                 systems[label][record["seed"]] = found
         if len(systems) < 2:
@@ -232,7 +240,7 @@ class Results:
 
         The p-value is that of a paired t-test over users, Holm-corrected over the whole table.
         """
-        others = [label for label in self.ranking(measure) if label not in SPACES]
+        others = [label for label in self.ranking(measure) if label not in {*SPACES, *CALIBRATED}]
         if OURS not in self.cells or not others:
             return None, None
         best = self.cells[others[0]][measure].mean
@@ -255,22 +263,46 @@ class Results:
             texts.append(" ".join((f"{before}{value}{after}", *deviation)))
         return texts
 
-    def given(self) -> dict[Measure, Cell]:
+    def given(self) -> Cells:
         """Ours with the validation items given when testing; nothing where that was not asked."""
-        records = self.outcome.records.get(OURS, [])
-        return cells_of(records, key="given") if all("given" in each for each in records) else {}
+        records = {row.label: self.outcome.records[row.label] for row in self.rows if row.given}
+        return {
+            label: cells_of(each, key="given")
+            for label, each in records.items()
+            if all("given" in one for one in each)
+        }
+
+
+def _kept(stem: Path) -> dict[str, dict[int, Evaluation]]:
+    """The values by user that lie beside a table, by label and seed; none where there is no such file."""
+    path = stem.with_name(f"{stem.name}.parquet")
+    return read_per_user(path)[0] if path.exists() else {}
+
+
+def _keep(results: Results, stem: Path) -> None:
+    """Writes what the tests are of."""
+    if results.per_user:
+        write_per_user(stem.with_name(f"{stem.name}.parquet"), results.per_user, results.seedless)
+
+
+def _agree(evaluation: Evaluation, record: Record) -> bool:
+    """Whether values by user have the means of a record: those of an earlier run of the row do not."""
+    return all(
+        math.isclose(evaluation.values[protocol][metric], value, abs_tol=1e-5)
+        for protocol, metrics in record["values"].items()
+        for metric, value in metrics.items()
+    )
 
 
 def write_table(results: Results, stem: Path) -> None:
     """`stem`.csv, .md and .tex, with tests the values by user as .parquet, and if asked `stem`-given.csv."""
     markdown, tex = comparison_markdown(results), comparison_latex(results, stem.name)
     write_files(stem, csv=comparison_csv(results.cells), md=markdown, tex=tex)
-    if results.per_user:
-        write_per_user(stem.with_name(f"{stem.name}.parquet"), results.per_user, results.seedless)
+    _keep(results, stem)
     given = results.given()
     if given:
         # A file of its own: it answers another question than the table's rows.
-        write_files(stem.with_name(f"{stem.name}-given"), csv=comparison_csv({OURS: given}))
+        write_files(stem.with_name(f"{stem.name}-given"), csv=comparison_csv(given))
 
 
 def comparison_csv(cells: Cells) -> str:
@@ -303,8 +335,8 @@ def comparison_markdown(results: Results) -> str:
         f"# {results.title}",
         markdown_table(["", *(TITLES[row.label] for row in results.rows), "Imp.", "p"], rows),
         "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF (ours) over the best "
-        "competitor. `sampled`: 99 uniform candidates; `popular`: 99 drawn by popularity; `full`: all items. "
-        + tested,
+        "competitor, both without calibration. `sampled`: 99 uniform candidates; `popular`: 99 drawn by "
+        "popularity; `full`: all items. " + tested,
         FORMS,
         "## Settings",
         _settings(results),
@@ -320,7 +352,10 @@ def comparison_markdown(results: Results) -> str:
             "## HDCCF with the validation item given when testing",
             "As SASRec's published figures are: trained alike, but a user's history ends with the validation "
             "item. Not comparable with the table above.",
-            markdown_table(["", "HDCCF (given)"], [[title_of(m), str(cell)] for m, cell in given.items()]),
+            markdown_table(
+                ["", *(TITLES[label] for label in given)],
+                [[title_of(m), *(str(cells[m]) for cells in given.values())] for m in results.measures],
+            ),
         ]
     return "\n\n".join([*parts, provenance(results.outcome, results.command)]) + "\n"
 
@@ -359,7 +394,8 @@ def comparison_latex(results: Results, name: str) -> str:
 
 
 def write_study(results: Results, stem: Path) -> None:
-    """`stem`.csv, .md and .tex of a study that is no comparison of models."""
+    """`stem`.csv, .md and .tex of a study that is no comparison of models, and the values by user."""
+    _keep(results, stem)
     rows, cells, outcome = results.rows, results.cells, results.outcome
     extra = {**_extra_columns(rows, outcome), **_against_paper(results)}
     columns = ["", *map(title_of, results.measures), *extra]

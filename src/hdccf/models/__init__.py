@@ -68,6 +68,12 @@ def _ease() -> "tuple[type[Settings], Build]":
     return EASE, EASEModel
 
 
+def _chebycf() -> "tuple[type[Settings], Build]":
+    from hdccf.models.chebycf import ChebyCF, ChebyCFModel
+
+    return ChebyCF, ChebyCFModel
+
+
 def _enmf() -> "tuple[type[Settings], Build]":
     from hdccf.models.enmf import ENMF, ENMFModel
 
@@ -144,6 +150,7 @@ def _random() -> "tuple[type[Settings], Build]":
 MODELS: dict[str, Entry] = {
     "als": Entry(_als, "weighted matrix factorisation by alternating least squares, by implicit"),
     "ease": Entry(_ease, "each item regressed on all others, in closed form"),
+    "chebycf": Entry(_chebycf, "a history smoothed over the item graph by a polynomial, in closed form"),
     "enmf": Entry(_enmf, "matrix factorisation that learns from all pairs and draws no negatives"),
     "hdccf": Entry(_hdccf, "hardness-aware debiased contrastive collaborative filtering"),
     "irgan": Entry(_irgan, "a generator of items that learns from a discriminator's rewards"),

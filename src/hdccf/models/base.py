@@ -35,7 +35,7 @@ Scores = Float[Tensor, "b c"]
 
 FOLD_IN_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
 FEATURED = "hdccf, bpr, ssm and pmf"
-FOLD_IN_USERS = f"ease, most-popular, {FOLD_IN_ITEMS}"
+FOLD_IN_USERS = f"chebycf, ease, most-popular, {FOLD_IN_ITEMS}"
 
 
 @runtime_checkable

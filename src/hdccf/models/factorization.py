@@ -372,5 +372,5 @@ def _over_blocks(
     shared = {
         name: getattr(settings, name) for name in type(settings).model_fields if name in HDCCF.model_fields
     }
-    plain = {"user_side": 0.0, "frequency_correction": 1.0, "calibrate": settings.calibration}
+    plain = {"user_side": 0.0, "frequency_correction": 1.0}
     return HDCCFModel(HDCCF(**{**shared, **plain, **own}), train, generator)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hdccf.config import MAX_DIM, MIN_TEMPERATURE, PositiveSettings, RecencySettings, Settings
+from hdccf.config import MAX_DIM, MIN_TEMPERATURE, Calibrated, PositiveSettings, RecencySettings, Settings
 
 
 class BlockSettings(PositiveSettings):
@@ -39,6 +39,13 @@ class BlockSettings(PositiveSettings):
     """`history`: how many items after a random moment are the positives of that moment."""
     ahead_half_life: float = Field(default=2.0, gt=0)
     """`history`: each this many places later a positive counts half."""
+    calibrate: Calibrated = "popularity"
+    """What is chosen on validation after training: `popularity`, the dial; `full`, the dial and the weight of
+    an item–item filter; `off`, nothing (the paper)."""
+
+    @property
+    def calibration(self) -> Calibrated:
+        return self.calibrate
 
 
 class PairSettings(PositiveSettings):

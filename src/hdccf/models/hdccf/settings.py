@@ -230,10 +230,6 @@ class HDCCF(BlockSettings):
         return self.temperature if self.loss == "contrastive" else None
 
     @property
-    def calibration(self) -> Calibrated:
-        return self.calibrate
-
-    @property
     def _has_more_than_items(self) -> bool:
         others = (self.user_side, self.user_user_weight, self.item_item_weight)
         return self.loss != "contrastive" or any(others)
