@@ -12,7 +12,7 @@ and one epoch, by cosine (both kept in the cache). Twenty calls each in turn, as
 that asks an index asks nothing else, and finds its codes in the processor's cache. Recall@10 counts what
 scores at least as much as the tenth of the exact list, as rare items can have the same vector.
 Re-scored: a modulated model trained for some epochs on the second largest such world; the index proposes by
-the unmodulated cosine, f decides, and the recall is drawn against the number of proposals.
+the unmodulated cosine, f decides, and the recall is measured for several numbers of proposals.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does: a waiting thread sleeps
@@ -45,7 +44,6 @@ from hdccf.models.hdccf.settings import HDCCF, PRESETS
 from hdccf.recommend.candidates import Best, Index, Wanted, exact_best
 from hdccf.similarity import Cosine, Dot, Modulated, Similarity, Vectors
 
-RESULTS = Path(__file__).parent.parent / "results"
 CACHE = cache_home() / "bench"
 SIZES = (3_000, 50_000, 1_000_000)
 QUICK_INDEX = (20_000,)
@@ -230,31 +228,11 @@ def rescored(n_items: int, epochs: int, seconds: float) -> list[tuple[int, float
     return curve
 
 
-def draw(curve: list[tuple[int, float, float]], n_items: int) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(6, 3.2), layout="constrained")
-    pools, recalls, _ = zip(*curve, strict=True)
-    axis.semilogx(pools, recalls, marker="o", color="#3b6ea8")
-    axis.set(
-        xlabel="proposals of the index, re-scored",
-        ylabel="recall@10 of the modulated score",
-        title=f"{n_items:,} items",
-        ylim=(0, 1.02),
-    )
-    axis.axhline(0.99, color="0.7", linewidth=1)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(RESULTS / "top_k.png", dpi=130)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="no index of a million, no figure")
+    parser.add_argument("--quick", action="store_true", help="no index of a million")
     parser.add_argument("--json", action="store_true", help="one JSON object of ratios on the last line")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--parts", nargs="+", choices=("exact", "index", "rescored"), default=None)
@@ -278,8 +256,6 @@ def main() -> None:
         n_items, epochs = (SIZES[0], 20) if options.quick else (SIZES[1], 4)
         curve = rescored(n_items, epochs, seconds / 4)
         ratios |= {f"rescored_{pool}_recall": recall for pool, recall, _ in curve}
-        if not options.quick:
-            draw(curve, n_items)
     if options.json:
         print(json.dumps({name: round(ratio, 3) for name, ratio in ratios.items()}))
 

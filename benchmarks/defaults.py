@@ -10,7 +10,7 @@ minutes of the processor as --sasrec-minutes; the most popular items. Each is te
 the split to the model: of all five settings, and with what is looked at on validation, but for SASRec.
 
 Each row is a line of results/defaults.jsonl, and one that is there is not run again (--again does): the same
-split, settings and seed. results/defaults.md and .png are written from the lines.
+split, settings and seed. results/defaults.md and .png are written from the lines; --report does only that.
 """
 
 import argparse
@@ -261,6 +261,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the journal and the tables")
     parser.add_argument("--again", action="store_true", help="run also what has a line")
+    parser.add_argument("--report", action="store_true", help="run nothing: the tables and the figure only")
     parser.add_argument("--json", action="store_true", help="one JSON object of ratios on the last line")
     options = parser.parse_args()
     names = dict.fromkeys(name for given in options.rows for name in GROUPS.get(given, [given]))
@@ -268,9 +269,10 @@ def main() -> None:
     if "RecTools SASRec" in rows:
         rows["RecTools SASRec"] = {**SASREC, "minutes": options.sasrec_minutes}
     file = options.out / "defaults.jsonl"
-    for name in options.dataset or ([] if options.interactions else NAMES):
+    datasets = options.dataset or ([] if options.interactions else NAMES)
+    for name in () if options.report else datasets:
         run_missing(file, name, split_of(name), rows, options.seed, options.again)
-    for path in options.interactions:
+    for path in () if options.report else options.interactions:
         split = open_split(SplitOptions(interactions=path), 0, ReadOptions(), CacheOptions())
         run_missing(file, Path(path).name, split, rows, options.seed, options.again)
     tables = tables_of(read_lines(file), options.seed, list(ROWS))

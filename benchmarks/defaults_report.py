@@ -8,11 +8,15 @@ from statistics import mean
 from typing import Any
 
 from hdccf.evaluation.evaluation import markdown_table
+from hdccf.plots import OURS, REFERENCE, Bar, draw_panels, drawn
 
 RESULTS = Path(__file__).parent.parent / "results"
 Line = dict[str, Any]
 Tables = dict[str, dict[str, Line]]
 """Data set → row → its line."""
+SHOWN = {"default": "hdccf, no settings"}
+LAST = ("most popular",)
+"""The floor, whatever its value."""
 COLUMNS = {
     "uniform": "NDCG@10, 99 uniform",
     "popular": "NDCG@10, 99 by popularity",
@@ -118,7 +122,7 @@ def report(tables: Tables, references: list[str]) -> str:
         parts.append(markdown_table(["", *heads], cells) + "\n")
     for dataset, rows in tables.items():
         parts += [f"## {dataset}\n", table(rows) + "\n", provenance(list(rows.values())) + "\n"]
-    return "\n".join([*parts, "![Full NDCG@10 relative to the best reference](defaults.png)\n"])
+    return "\n".join([*parts, "![Full NDCG@10 of the default and the references](defaults.png)\n"])
 
 
 def table(rows: dict[str, Line]) -> str:
@@ -157,34 +161,30 @@ def provenance(lines: list[Line]) -> str:
 
 
 def draw(tables: Tables, references: list[str], path: Path) -> None:
-    """Full NDCG@10 of every row relative to the best reference, one panel a data set."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    shown = {dataset: rows for dataset, rows in tables.items() if best_of(rows, references)}
-    if not shown:
+    """Full NDCG@10 of the default and the references relative to the best reference, a panel a data set."""
+    panels: dict[str, dict[str, Bar]] = {}
+    for dataset, rows in tables.items():
+        best = best_of(rows, references)
+        if best:
+            shares = {
+                name: line["values"]["full"] / best
+                for name, line in rows.items()
+                if name in ("default", *references)
+            }
+            panels[dataset] = {
+                SHOWN.get(name, name): Bar(share, text=f"{share:.2f}") for name, share in shares.items()
+            }
+    if not panels:
         return
-    across = min(3, len(shown))
-    down = ceil(len(shown) / across)
-    figure, axes = plt.subplots(
-        down, across, figsize=(4.2 * across, 2.9 * down), layout="constrained", squeeze=False
-    )
-    for axis in axes.flat[len(shown) :]:
-        axis.remove()
-    for axis, (dataset, rows) in zip(axes.flat, shown.items(), strict=False):
-        best = best_of(rows, references) or 1.0
-        names = list(reversed(rows))
-        values = [rows[name]["values"]["full"] / best for name in names]
-        colours = ["0.7" if name in references else "#3b6ea8" for name in names]
-        axis.barh(names, values, color=colours)
-        for place, value in enumerate(values):
-            axis.text(value, place, f" {value:.2f}", va="center", fontsize=7)
-        axis.axvline(1, color="0.4", linewidth=0.8)
-        axis.set_title(f"{dataset}: full NDCG@10 / {best:.4f}", fontsize=9)
-        axis.tick_params(labelsize=7)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.margins(x=0.12)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    colours = {SHOWN["default"]: OURS, **dict.fromkeys(references, REFERENCE)}
+    across = min(4, len(panels))
+    down = ceil(len(panels) / across)
+    with drawn(path, width=1.4 + 2.1 * across, height=0.4 + 2.1 * down) as figure:
+        axes = list(figure.subplots(down, across, squeeze=False).flat)
+        for axis in axes[len(panels) :]:
+            axis.remove()
+        draw_panels(axes, panels, colours, across=across, last=LAST, line=1.0)
+        furthest = max(axis.get_xlim()[1] for axis in axes[: len(panels)])
+        for axis in axes[: len(panels)]:
+            axis.set_xlim(0, furthest)
+        figure.supxlabel("full NDCG@10 relative to the best reference (1)")

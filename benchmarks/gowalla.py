@@ -5,9 +5,9 @@
 
 Each of a few settings is trained on the training part, looking at full NDCG@20 of the validation part; the
 best settings are trained again on both parts for as many epochs as were best, and tested. A training
-ends after `--minutes` of processor time where it has not ended by itself: then the curve in
-results/gowalla.png shows where it was going. One that was stopped goes on in the cache. Every training is a
-line of results/gowalla.jsonl, and one that is there is not run again. With `--curve` nothing is tested.
+ends after `--minutes` of processor time where it has not ended by itself: then results/gowalla.md says where
+its curve was going. One that was stopped goes on in the cache. Every training is a line of
+results/gowalla.jsonl, and one that is there is not run again. With `--curve` nothing is tested.
 """
 
 import argparse
@@ -66,7 +66,6 @@ def main() -> None:
         if not arguments.curve:
             _test(split, model)
     (RESULTS / "gowalla.md").write_text(_table(), encoding="utf-8")
-    _draw()
 
 
 def _validate(split: hdccf.Split, model: str, number: int, budget: float) -> None:
@@ -174,8 +173,6 @@ def _table() -> str:
             *text,
             *(part for model in sorted(untested) for part in ("", _outlook(model))),
             "",
-            "![Validation NDCG@20 against seconds](gowalla.png)",
-            "",
         ]
     )
 
@@ -207,23 +204,6 @@ def _fit(points: list[tuple[int, float]]) -> tuple[float, float, float]:
     power = min(np.linspace(0.05, 2, 196), key=lambda c: line_for(c)[0])
     limit, scale = line_for(power)[1]
     return float(limit), float(scale), float(power)
-
-
-def _draw() -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
-    for line in _lines():
-        if "curve" in line:
-            _, seconds, values = zip(*line["curve"], strict=True)
-            axis.plot(seconds, values, marker=".", label=f"{line['model']} {line['settings']}")
-    axis.set(xlabel="seconds", ylabel="validation NDCG@20, all items")
-    axis.legend(fontsize=7)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(RESULTS / "gowalla.png", dpi=130)
 
 
 if __name__ == "__main__":

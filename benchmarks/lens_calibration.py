@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import hdccf
 from hdccf.data.split import Split
 from hdccf.data.synthetic import World
+from hdccf.plots import drawn
 from hdccf.recommend.lens import compared, estimate, units_of
 from hdccf.recommend.recommender import Recommender
 
@@ -89,21 +90,18 @@ def buckets(predicted: NDArray[np.float64], liked: NDArray[np.bool_]) -> list[Bu
 
 
 def draw(found: dict[str, list[Bucket]], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([0.005, 0.7], [0.005, 0.7], color="grey", linewidth=1, label="calibrated")
-    for (name, points), marker in zip(found.items(), "os^", strict=True):
-        axes.plot([p for p, _, _ in points], [t for _, t, _ in points], marker=marker, label=name)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="probability of being a false negative, ω·p⁺/p",
-        ylabel="share that is liked",
-    )
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=110)
+    with drawn(path, width=5.2, height=4.0) as figure:
+        axes = figure.add_subplot()
+        axes.plot([0.005, 0.7], [0.005, 0.7], color="0.6", linewidth=1, label="calibrated")
+        for (name, points), marker in zip(found.items(), "os^", strict=True):
+            axes.plot([p for p, _, _ in points], [t for _, t, _ in points], marker=marker, label=name)
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="probability of being a false negative, ω·p⁺/p",
+            ylabel="share that is liked",
+        )
+        axes.legend()
 
 
 def main() -> None:

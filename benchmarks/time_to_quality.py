@@ -13,7 +13,7 @@ RecBole's models their own defaults, but for ENMF (see below), ours its preset `
 those of the processor, so that a system can be run beside other work.
 
 Each system is a line of results/time_to_quality.jsonl, and one that is there is not run again (--again does).
-results/time_to_quality.md and .png are written from the lines.
+results/time_to_quality.md and .png are written from the lines; --report does only that.
 """
 
 import argparse
@@ -259,6 +259,7 @@ def main() -> None:
     parser.add_argument("--targets", action="store_true", help="find the targets instead")
     parser.add_argument("--trials", type=int, default=10, help="of ALS, with --targets")
     parser.add_argument("--again", action="store_true", help="run also what has a line")
+    parser.add_argument("--report", action="store_true", help="run nothing: the table and the figure only")
     parser.add_argument("--quick", action="store_true", help="ML-100K, a few seconds each, nothing kept")
     parser.add_argument("--json", action="store_true", help="one JSON object of ratios on the last line")
     options = parser.parse_args()
@@ -266,7 +267,7 @@ def main() -> None:
     if options.quick:
         options.dataset, options.minutes_each, options.systems = ["ml-100k"], 0.1, IN_THIS_PROCESS
     ratios: dict[str, float] = {}
-    for dataset in options.dataset:
+    for dataset in () if options.report else options.dataset:
         race = Race(dataset, 60 * options.minutes_each, options.threads, options.by_processor)
         if options.targets:
             find_targets(race, options.trials)

@@ -19,7 +19,7 @@ from hdccf.cli import app
 from hdccf.data import datasets
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SMALLER = {
     "100_000": "3_000",
     "range(8)": "range(1)",

@@ -142,6 +142,13 @@ def test_it_reads_well(evaluation: Evaluation) -> None:
     assert repr(evaluation).startswith("Evaluation(")
 
 
+def test_groups_show_the_metrics_that_were_asked_for(split: Split) -> None:
+    found = hdccf.evaluate(scorer_of(split), split, metrics=["recall@5"])
+    assert found.group_table("users")[0][3:] == ["sampled recall@5", "full recall@5"]
+    found = hdccf.evaluate(scorer_of(split), split, metrics=["recall@5", "hr@5"], protocols=("full",))
+    assert found.group_table("items")[0][3:] == ["full hr@5"]
+
+
 def test_fewer_untouched_items_than_negatives_are_counted() -> None:
     everything = [(0, item) for item in range(10)]
     split = split_of([[*everything[:6], (1, 0), (2, 0)], [], [(0, 6), (1, 3), (2, 4)]], 3, 12)

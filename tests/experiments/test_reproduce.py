@@ -264,6 +264,15 @@ def test_one_part_of_a_table_can_be_asked_for(split: Split, tmp_path: Path) -> N
         Reproduction(blind, split).run("table")
 
 
+def test_figures_without_matplotlib_are_refused_before_anything_is_trained(
+    split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"hdccf\[plots\]"):
+        runner(split, tmp_path).run("ablation")
+    assert not list(tmp_path.iterdir())
+
+
 def test_some_rows_of_a_study_can_be_asked_for(split: Split, tmp_path: Path) -> None:
     plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL, only=("hdccf", "ease"))
     for stem in Reproduction(plan, split).run("table"):

@@ -10,7 +10,7 @@ from hdccf.cli.answering import Run, load
 from hdccf.cli.options import Flag, Panel, with_options
 from hdccf.cli.train import CLUSTER_FLAGS
 from hdccf.config import MAX_DIAL, Cluster, EvaluationOptions
-from hdccf.errors import EvaluationError, needs_ray
+from hdccf.errors import ConfigError, EvaluationError, needs_ray
 
 if TYPE_CHECKING:
     from hdccf.evaluation.compare import Comparison
@@ -167,7 +167,6 @@ def _dialled(
     """A run at another setting of the dial, or a whole curve with its picture."""
     from hdccf.console import note
     from hdccf.evaluation.evaluation import evaluate as evaluate_scorer
-    from hdccf.files import atomic_file
     from hdccf.recommend.dial import diversity_curve, popularity_curve
 
     loaded = load(run, items=False)
@@ -177,10 +176,9 @@ def _dialled(
     curve: Curve = (diversity_curve if diversity else popularity_curve)(loaded, options, progress=True)
     picture = loaded.path / ("diversity.png" if diversity else "dial.png")
     try:
-        with atomic_file(picture) as temporary:
-            curve.plot(temporary)
-    except ImportError:
-        note("no picture: it needs matplotlib; install it with: pip install 'hdccf[plots]'")
+        curve.plot(picture)
+    except ConfigError as cause:
+        note(f"no picture: {cause}")
     else:
         note(f"picture: {picture}")
     return curve

@@ -145,14 +145,11 @@ class Evaluation:
         return head, rows
 
     def group_table(self, kind: str) -> tuple[list[str], list[list[str]]]:
-        """HR, NDCG and, for full ranking, coverage of each group at the smallest K."""
+        """HR, NDCG and, for full ranking, coverage of each group at the smallest K; or what was measured."""
         k = self.settings["ks"][0]
-        wanted = [
-            (protocol, f"{metric}@{k}")
-            for protocol in self.values
-            for metric in ("hr", "ndcg", "coverage")
-            if f"{metric}@{k}" in self.values[protocol]
-        ]
+        usual = {f"{metric}@{k}" for metric in ("hr", "ndcg", "coverage")}
+        measured = [(protocol, metric) for protocol, values in self.values.items() for metric in values]
+        wanted = [(protocol, metric) for protocol, metric in measured if metric in usual] or measured
         head = [kind, "training pairs", "number", *(f"{protocol} {name}" for protocol, name in wanted)]
         rows = []
         for name, group in self.groups[kind].items():

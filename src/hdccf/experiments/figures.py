@@ -1,45 +1,18 @@
 """Figures of studies (ablations, score densities, sweeps) and of tuning, as PNG and SVG."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hdccf.data.split import Split
-from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments.studies import StudyFile, import_optuna
 from hdccf.experiments.tables import Measure, Results, clip_rates, title_of
-from hdccf.files import atomic_file
 from hdccf.models.base import Scorer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-COLOURS = ("#3b6ea8", "#c8553d", "#5b8c5a", "#8a6fae")
-
-
-@contextmanager
-def drawn(stem: Path, width: float = 6.0, height: float = 3.0) -> "Iterator[Figure]":
-    """A figure to draw on; when the block ends well it is `stem`.png and `stem`.svg."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as cause:
-        raise ConfigError("figures need matplotlib; install it with: pip install 'hdccf[plots]'") from cause
-    # A fixed salt and no date: an SVG that is drawn again is the same file.
-    with mpl.rc_context({"svg.hashsalt": "hdccf", "font.size": 9}):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure
-        for kind in ("png", "svg"):
-            metadata = {"Date": None} if kind == "svg" else None
-            with atomic_file(stem.with_name(f"{stem.name}.{kind}")) as part:
-                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
-
+from hdccf.plots import COLOURS, OURS, REFERENCE, Bar, draw_panels, drawn
 
 SYMBOLS = {
     "omega_items": "ω$_i^+$",
@@ -61,20 +34,26 @@ def panels_of(measures: list[Measure]) -> list[Measure]:
     return shown + [measure for measure in measures if measure[0] != first and measure[1] == shown[-1][1]]
 
 
+def _files(stem: Path) -> tuple[Path, Path]:
+    return stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
+
+
 def draw_bars(results: Results, stem: Path) -> None:
-    """A bar a row with its deviation; each panel begins near its lowest bar, and says so by its axis."""
+    """A bar a row with its deviation, a panel a metric, the rows of all panels in the same order."""
     cells, measures = results.cells, panels_of(results.measures)
-    with drawn(stem, 3.4 * len(measures), 3.2) as figure:
-        for axes, measure in zip(figure.subplots(1, len(measures), squeeze=False)[0], measures, strict=True):
-            means = np.array([cells[label][measure].mean for label in cells])
-            spread = np.array([cells[label][measure].std or 0.0 for label in cells])
-            colours = [COLOURS[1] if label.startswith("ours") else COLOURS[0] for label in cells]
-            axes.bar(range(len(cells)), means, yerr=spread, capsize=3, color=colours)
-            axes.set_xticks(range(len(cells)), list(cells), rotation=45, ha="right")
-            low, high = float((means - spread).min()), float((means + spread).max())
-            axes.set_ylim(max(0.0, low - 0.3 * max(high - low, 0.01)), high + 0.1 * max(high - low, 0.01))
-            axes.set_title(title_of(measure))
-            axes.spines[["top", "right"]].set_visible(False)
+    panels = {
+        title_of(measure): {
+            label: Bar(row[measure].mean, row[measure].std or 0.0)
+            for label, row in cells.items()
+            if measure in row
+        }
+        for measure in measures
+    }
+    colours = {label: OURS if label.startswith("ours") else REFERENCE for label in cells}
+    height = 0.9 + 0.24 * len(cells)
+    with drawn(*_files(stem), width=1.2 + 2.3 * len(measures), height=height) as figure:
+        axes = figure.subplots(1, len(measures), squeeze=False)[0]
+        draw_panels(axes, panels, colours, across=len(measures))
         figure.suptitle(results.title)
 
 
@@ -128,18 +107,18 @@ def described(positive: NDArray[Any], negative: NDArray[Any]) -> dict[str, Any]:
 def draw_densities(results: Results, stem: Path) -> None:
     """The first seed of each model side by side; where both sides lie is shaded, its width printed."""
     rows = results.rows
-    with drawn(stem, 4.2 * len(rows), 3.0) as figure:
+    with drawn(*_files(stem), width=4.2 * len(rows)) as figure:
         centres = (np.arange(BINS) + 0.5) * 100 / BINS
         for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
             shown = results.outcome.records[row.label][0]["densities"]
             for side, colour in (("positive", COLOURS[2]), ("negative", COLOURS[0])):
                 axes.plot(centres, shown["bins"][side], color=colour, label=side)
                 axes.fill_between(centres, shown["bins"][side], color=colour, alpha=0.15)
-            axes.axvspan(*shown["interval"], color="red", alpha=0.15, lw=0)
+            axes.axvspan(*shown["interval"], color=COLOURS[1], alpha=0.15, lw=0)
             axes.set_title(f"{row.label}: overlap {shown['width']:.1f} wide, area {shown['shared_area']:.3f}")
             axes.set_xlabel("relevance score, scaled to 0–100")
             axes.set_ylabel("density")
-            axes.legend(frameon=False)
+            axes.legend()
         figure.suptitle(results.title)
 
 
@@ -147,7 +126,8 @@ def draw_sweeps(results: Results, stem: Path) -> None:
     """A line of panels for each setting: metric over value with a band, the best dotted, clips beside it."""
     cells, measures = results.cells, panels_of(results.measures)
     curves = list(dict.fromkeys(row.curve for row in results.rows))
-    with drawn(stem, 3.4 * len(measures), 2.7 * len(curves)) as figure:
+    width, height = 3.4 * len(measures), 2.7 * len(curves)
+    with drawn(*_files(stem), width=width, height=height) as figure:
         grid = figure.subplots(len(curves), len(measures), squeeze=False)
         for line, curve in zip(grid, curves, strict=True):
             points = [row for row in results.rows if row.curve == curve]
@@ -168,6 +148,7 @@ def draw_sweeps(results: Results, stem: Path) -> None:
                 if curve in _CLIPS:
                     # Where rows are clipped the loss passes no gradient: a fall may be that and not ω itself.
                     beside = axes.twinx()
+                    beside.spines["right"].set_visible(True)
                     rates = clip_rates(points, results.outcome.records, _CLIPS[curve])
                     beside.plot(x, rates, "s--", color=COLOURS[1])
                     beside.set_ylabel("clip rate", color=COLOURS[1])
@@ -184,7 +165,7 @@ def draw_history(study: StudyFile, stem: Path) -> None:
     trials = study.trials
     done = [trial for trial in trials if trial.state.name == "COMPLETE"]
     pruned = [t for t in trials if t.state.name == "PRUNED" and t.intermediate_values]
-    with drawn(stem) as figure:
+    with drawn(*_files(stem)) as figure:
         axes = figure.subplots()
         numbers = [trial.number for trial in done]
         values = [trial.value or 0.0 for trial in done]
@@ -196,7 +177,7 @@ def draw_history(study: StudyFile, stem: Path) -> None:
         axes.set_xlabel("trial")
         axes.set_ylabel(f"validation {study.question.metric}")
         axes.set_title(f"{study.question.model} on {study.question.dataset}")
-        axes.legend(frameon=False)
+        axes.legend()
 
 
 def draw_importance(study: StudyFile, stem: Path) -> bool:
@@ -205,13 +186,12 @@ def draw_importance(study: StudyFile, stem: Path) -> bool:
     if not found:
         return False
     names = list(reversed(found))
-    with drawn(stem, height=0.8 + 0.25 * len(names)) as figure:
+    with drawn(*_files(stem), height=0.8 + 0.25 * len(names)) as figure:
         axes = figure.subplots()
         axes.barh(range(len(names)), [found[name] for name in names], color=COLOURS[0])
         axes.set_yticks(range(len(names)), names)
         axes.set_xlabel("share of importance")
         axes.set_title(f"{study.question.model} on {study.question.dataset}")
-        axes.spines[["top", "right"]].set_visible(False)
     return True
 
 

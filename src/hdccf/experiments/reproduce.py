@@ -34,6 +34,7 @@ from hdccf.experiments.studies import cut_half_a_line
 from hdccf.experiments.tables import Outcome, Record, Results, write_study, write_table
 from hdccf.models import entry_named
 from hdccf.models.base import Model, Scorer
+from hdccf.plots import refuse_without_matplotlib
 from hdccf.recommend.recommender import Recommender
 from hdccf.recommend.run_folder import RunFolder
 from hdccf.rng import generator_for
@@ -196,6 +197,8 @@ class Reproduction:
         if self.plan.time_aware and not has_times:
             raise ConfigError(f"{self.plan.dataset} has no times; leave out --time-aware")
         both = [False, True] if has_times else [False]
+        if studies != ["table"]:
+            refuse_without_matplotlib()
         wanted = both if self.plan.time_aware is None else [self.plan.time_aware]
         parts = [(name, part) for name in studies for part in (wanted if name == "table" else [False])]
         every = [self._rows(*part) for part in parts]

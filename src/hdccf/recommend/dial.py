@@ -14,6 +14,7 @@ from hdccf.evaluation import metrics
 from hdccf.evaluation.evaluation import evaluate, markdown_table, rich_table
 from hdccf.evaluation.metrics import ListMetrics
 from hdccf.evaluation.ranking import Ranker
+from hdccf.plots import COLOURS, drawn
 from hdccf.recommend.candidates import Best, diversified, pool_size
 from hdccf.recommend.recommender import Recommender
 
@@ -82,19 +83,23 @@ class Dial(Curve):
 
     def plot(self, path: Path) -> None:
         """Accuracy under each protocol, as a share of its best, and coverage, against γ."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        dial = [row["popularity"] for row in self.rows]
-        for name in ("uniform", "popular", "full"):
-            values = [row[name] for row in self.rows]
-            axes.plot(dial, [value / max(values, default=1) for value in values], "o-", label=_TITLES[name])
-        axes.plot(dial, [row["coverage"] for row in self.rows], "s--", color="grey", label="coverage")
-        axes.axvline(self.chosen, color="black", linewidth=0.8, linestyle=":")
-        axes.set(xlabel="popularity dial γ", ylabel="share of the best; coverage", ylim=(0, 1.05))
-        axes.legend()
-        figure.savefig(path, format="png", dpi=150)
+        with drawn(path, width=7.0, height=3.6) as figure:
+            axes = figure.subplots()
+            dial = [row["popularity"] for row in self.rows]
+            for name, colour in zip(("uniform", "popular", "full"), COLOURS, strict=False):
+                values = [row[name] for row in self.rows]
+                best = max(values, default=0.0) or 1.0
+                label = f"{_TITLES[name]}\n(best: {best:.3f})"
+                axes.plot(dial, [value / best for value in values], "o-", color=colour, label=label)
+            coverage = [row["coverage"] for row in self.rows]
+            axes.plot(dial, coverage, "s--", color="0.5", label="coverage")
+            axes.axvline(self.chosen, color="0.4", linewidth=0.8, linestyle=":", label="chosen on validation")
+            axes.set(
+                xlabel="popularity dial γ: more popular items ← 0 → fewer popular items",
+                ylabel=f"@{self.k}: share of the best; coverage",
+                ylim=(0, 1.05),
+            )
+            figure.legend(loc="outside right upper", labelspacing=0.9)
 
 
 def popularity_curve(run: Recommender, options: EvaluationOptions, *, progress: bool = False) -> Dial:
@@ -167,15 +172,12 @@ class Diversity(Curve):
 
     def plot(self, path: Path) -> None:
         """NDCG against the similarity, a point for each diversity."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
-        axes.plot([row["similarity"] for row in self.rows], [row["ndcg"] for row in self.rows], "o-")
-        for row in self.rows:
-            axes.annotate(f"{row['diversity']:.1f}", (row["similarity"], row["ndcg"]), fontsize=8)
-        axes.set(xlabel=f"similarity within a list @{self.k}", ylabel=f"NDCG@{self.k}, all items")
-        figure.savefig(path, format="png", dpi=150)
+        with drawn(path, height=3.6) as figure:
+            axes = figure.subplots()
+            axes.plot([row["similarity"] for row in self.rows], [row["ndcg"] for row in self.rows], "o-")
+            for row in self.rows:
+                axes.annotate(f"{row['diversity']:.1f}", (row["similarity"], row["ndcg"]), fontsize=8)
+            axes.set(xlabel=f"similarity within a list @{self.k}", ylabel=f"NDCG@{self.k}, all items")
 
 
 def diversity_curve(run: Recommender, options: EvaluationOptions, *, progress: bool = False) -> Diversity:

@@ -15,7 +15,7 @@ from scipy.stats import chi2
 from scipy.stats import t as student
 
 from hdccf.errors import ConfigError
-from hdccf.files import atomic_file
+from hdccf.plots import drawn
 
 Verdict = Literal["holds", "fails", "not checked"]
 Interval = tuple[float, float]
@@ -219,18 +219,14 @@ def refuse_figure(path: Path, parts: tuple[str, ...]) -> None:
 
 def draw(curves: list[Curve], path: Path) -> None:
     """Each estimator's loss less the ideal loss, over the size of the world."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for curve in curves:
-        spread = [(high - low) / 2 for low, high in curve.intervals]
-        axes.errorbar(curve.sizes, curve.gaps, yerr=spread, marker="o", capsize=3, label=curve.name)
-    axes.axhline(0.0, color="black", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(curves[0].sizes, [str(size) for size in curves[0].sizes])
-    axes.set_xlabel("users = items; negatives and positives grow in proportion")
-    axes.set_ylabel("loss − ideal loss")
-    axes.legend()
-    with atomic_file(path, overwrite=False) as part:
-        figure.savefig(part, format=path.suffix.lstrip(".") or "png", dpi=120)
+    with drawn(path, width=7.0, height=4.0, overwrite=False) as figure:
+        axes = figure.subplots()
+        for curve in curves:
+            spread = [(high - low) / 2 for low, high in curve.intervals]
+            axes.errorbar(curve.sizes, curve.gaps, yerr=spread, marker="o", capsize=3, label=curve.name)
+        axes.axhline(0.0, color="0.4", linewidth=0.8)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(curves[0].sizes, [str(size) for size in curves[0].sizes])
+        axes.set_xlabel("users = items; negatives and positives grow in proportion")
+        axes.set_ylabel("loss − ideal loss")
+        axes.legend()
