@@ -93,6 +93,18 @@ def test_scores_are_the_formula(timed: bool) -> None:
     assert neutral.apply(inner, train) is inner
 
 
+def test_a_user_whose_items_occur_with_no_others_has_the_models_own_scores() -> None:
+    pairs = [(user, item) for user in range(30) for item in ((user * 7) % 40, (user * 3 + 1) % 40)]
+    train = interactions([*pairs, (30, 40)])  # item 40 is all that user 30 has
+    f = torch.randn(31, 41, generator=torch.Generator().manual_seed(1))
+    inner = VectorScorer(Dot(), *(Vectors(x, x) for x in (f, torch.eye(41))))
+    one = replace(Calibration.neutral(hdccf.HDCCF(), inner, train), filter_weight=5.0)
+    scores = replace(one, item_filter=ItemFilter.of(train)).apply(inner, train).score_block(torch.arange(31))
+    assert scores.isfinite().all()
+    torch.testing.assert_close(scores[30], f[30])
+    assert not torch.allclose(scores[0], f[0])
+
+
 def test_blocks_of_rows_give_the_same_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     train = random_interactions(3, n_users=12, n_items=15, timed=False)
     whole = ItemFilter.of(train).weights.toarray()

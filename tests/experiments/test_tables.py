@@ -15,7 +15,7 @@ from records import METRICS, PROTOCOLS, evaluated, journal_of
 from hdccf.errors import EvaluationError
 from hdccf.evaluation.compare import compare, on_common_seeds, read_per_user
 from hdccf.experiments.figures import BINS, described, draw_bars, draw_densities, draw_sweeps, panels_of
-from hdccf.experiments.plans import Row
+from hdccf.experiments.plans import PUBLISHED, Row, task_of
 from hdccf.experiments.reproduce import Journal
 from hdccf.experiments.tables import (
     Cell,
@@ -146,6 +146,15 @@ def test_a_row_that_was_explored_more_is_named(journal: Journal) -> None:
     outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44}, dataset="ml-1m")
     text = comparison_markdown(Results.of("ml-1m", ROWS, outcome, "hdccf reproduce table"))
     assert "HDCCF's defaults, presets and search space were developed on ML-100K" in text
+
+
+def test_published_figures_stand_below_the_table_of_a_public_split(journal: Journal) -> None:
+    task = task_of("gowalla-m1")
+    outcome = journal_of(journal, ROWS, {"bpr": 0.1, "ease": 0.1, "hdccf": 0.1}, dataset="gowalla-m1")
+    text = comparison_markdown(Results.of("gowalla-m1", ROWS, outcome, "hdccf reproduce table"))
+    assert "## Published by others on this split, not run here" in text
+    assert "| NESCL (Sun et al. 2024) | 0.1917 | 0.1617 |" in text
+    assert all(len(values) == len(task.metrics) for values in PUBLISHED["gowalla-m1"].values())
 
 
 def test_without_values_by_user_there_are_means_and_no_p(journal: Journal, tmp_path: Path) -> None:

@@ -23,7 +23,17 @@ from hdccf.evaluation.compare import (
 )
 from hdccf.evaluation.evaluation import Evaluation, markdown_table
 from hdccf.evaluation.significance import holm, paired_tests
-from hdccf.experiments.plans import CALIBRATED, EXPLORED, FORMS, OURS, SEEDLESS, SPACES, TITLES, Row
+from hdccf.experiments.plans import (
+    CALIBRATED,
+    EXPLORED,
+    FORMS,
+    OURS,
+    PUBLISHED,
+    SEEDLESS,
+    SPACES,
+    TITLES,
+    Row,
+)
 from hdccf.files import atomic_file
 
 Record = dict[str, Any]
@@ -342,6 +352,13 @@ def comparison_markdown(results: Results) -> str:
         _settings(results),
     ]
     records = [record for rows in results.outcome.records.values() for record in rows]
+    for name in dict.fromkeys(record["dataset"] for record in records):
+        if name in PUBLISHED:
+            lines = [
+                [title, *(f"{value:.4f}" for value in values)] for title, values in PUBLISHED[name].items()
+            ]
+            table = markdown_table(["", *map(title_of, results.measures)], lines)
+            parts += ["## Published by others on this split, not run here", table]
     parts += [EXPLORED[name] for name in {record["dataset"] for record in records} if name in EXPLORED]
     if results.outcome.failures:
         left_out = [f"- {label}: {why}" for label, why in results.outcome.failures.items()]

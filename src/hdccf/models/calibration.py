@@ -270,8 +270,11 @@ class FilterScores:
         return row.indices[best].astype(np.int64)
 
     def _factors(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """0 for a user whose history leads nowhere."""
         lengths = np.linalg.norm(scores, axis=1, keepdims=True)
-        factors: NDArray[np.float32] = self.scale / np.maximum(lengths, np.finfo(np.float32).tiny)
+        factors: NDArray[np.float32] = np.divide(
+            self.scale, lengths, out=np.zeros_like(lengths), where=lengths > 0
+        )
         return factors
 
 
