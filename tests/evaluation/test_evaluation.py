@@ -185,6 +185,15 @@ def test_bad_use_is_refused(split: Split, wrong: dict[str, object], message: str
         hdccf.evaluate(scorer_of(split), split, **wrong)  # type: ignore[arg-type]
 
 
+def test_default_lengths_that_no_user_has_candidates_for_are_left_out(
+    split: Split, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = hdccf.evaluate(scorer_of(split), split, negatives=30)  # 10 and 50 are the defaults
+    assert list(found.settings["ks"]) == [10]
+    assert {name.partition("@")[2] for name in found.values["sampled"]} <= {"10", ""}
+    assert "no user has more than 33 candidates, so K=50 is left out" in capsys.readouterr().err
+
+
 def test_progress_goes_to_standard_error(split: Split, capsys: pytest.CaptureFixture[str]) -> None:
     hdccf.evaluate(scorer_of(split), split, ks=(5,), progress=True)
     assert capsys.readouterr().out == ""

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from hdccf.config import EvaluationOptions
-from hdccf.console import html_table
+from hdccf.console import html_table, note
 from hdccf.data.parquet import read_parquet
 from hdccf.data.split import Split
 from hdccf.errors import EvaluationError
@@ -241,7 +241,7 @@ def evaluate(
     protocols
         "sampled" (against drawn negatives), "full" (against all items but the user's history), or both.
     ks
-        Lengths of the top-k lists.
+        Lengths of the top-k lists. Of the default ones those are left out that no user has candidates for.
     negatives
         Drawn negatives of each user in sampled ranking.
     seed
@@ -298,6 +298,8 @@ def evaluate(
     sampling: dict[str, Any] = {"negatives": negatives, "weighting": weighting, "seed": seed}
     where = folder if folder is None or folder is CACHE else Path(folder)
     ranker = Ranker(split, part, **sampling, memory=memory, folder=where)
+    if sizes == DEFAULTS.ks:
+        sizes = _possible(sizes, min(int(ranker.candidates(protocol).max()) for protocol in chosen))
     facts = _facts(scorer, ranker, chosen, sizes[-1])
     results = _Results(ranker.queries, sizes, ListMetrics(split.train, item_vectors), named)
     for protocol in chosen:
@@ -434,6 +436,15 @@ def _sample(n: int, size: int | None, seed: int) -> IndexArray:
     if size is None or size >= n:
         return np.arange(n)
     return np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
+
+
+def _possible(sizes: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """Those that are not larger than any user's candidates; all where that leaves none."""
+    found = tuple(k for k in sizes if k <= most)
+    if not found or found == sizes:
+        return sizes
+    note(f"no user has more than {most} candidates, so K={sizes[-1]} is left out")
+    return found
 
 
 def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], k: int) -> dict[str, int]:
