@@ -84,11 +84,18 @@ def test_known_users_are_answered_by_all_of_their_events_and_evaluated_by_the_tr
     longer = Split(fitted.events, fitted.split.validation, fitted.split.test, "predefined", {})
     with_all = Recommender(fitted.model, fitted.settings, longer, seed=0)
     assert with_all.scorer().score_block(users).equal(answered)
+    parts = fitted.split.joined("train", "validation")
+    without_test = fitted.model.known_users(fitted.split.train, parts).score_block(users)
+    assert fitted.scorer("validation").score_block(users).equal(without_test)
+    assert not without_test.equal(trained)
+    assert not without_test.equal(answered)
     by_training = fitted.recommend(["u3"], k=1, history="train")
     code = fitted.items.find(by_training["item"][0])
     assert code is not None
     assert by_training["score"][0] == pytest.approx(float(trained[3, code]))
-    with pytest.raises(ConfigError, match=r"^history='later' is unknown; choose one of \['all', 'train'\]$"):
+    with pytest.raises(
+        ConfigError, match=r"^history='later' is unknown; choose one of \['all', 'validation', 'train'\]$"
+    ):
         fitted.recommend(["u3"], history="later")
 
 

@@ -32,9 +32,9 @@ class UserOptions(Options):
     """An item since the training, added to the history of the user; repeat for more, the last the latest."""
     unknown: Annotated[str, Flag(metavar="error|skip|popular")] = "error"
     """Users that are not in the data: refuse the request, leave them out, or give them popular items."""
-    history: Annotated[str, Flag(metavar="all|train")] = "all"
-    """What known users are made of where the model goes by histories: all of their events, or the training
-    part, as evaluation does."""
+    history: Annotated[str, Flag(metavar="all|validation|train")] = "all"
+    """What known users are made of where the model goes by histories: all of their events, the training
+    part, as evaluation does, or that and the validation part."""
 
 
 class CandidateOptions(Options):

@@ -42,7 +42,7 @@ from hdccf.recommend.run_folder import REFIT, RunFolder, result_of, resume_comma
 from hdccf.recommend.similar import Relation, best_related, co_occurrence, relation
 from hdccf.similarity import unit
 
-HISTORIES = ("all", "train")
+HISTORIES = ("all", "validation", "train")
 """What a known user is made of when the model answers: all of their events, or the training part."""
 
 UNKNOWN = ("error", "skip", "popular")
@@ -168,14 +168,35 @@ class Recommender:
         return self.calibration.apply(self._by_all_events, self.events)
 
     def scorer(self, history: str = "all", popularity: float | None = None) -> Scorer:
-        """What scores the known users, by contiguous ids; `popularity` is another setting of the dial."""
+        """What scores the known users, by contiguous ids.
+
+        Parameters
+        ----------
+        history
+            "all" events; those of the "train" part; or "validation" for both parts but test, the protocol of
+            most published figures of sequential models. Only with "all" are weights of a refit used.
+        popularity
+            Another setting of the dial.
+
+        Examples
+        --------
+        >>> hdccf.evaluate(model.scorer("validation"), split)  # doctest: +SKIP
+        """
         if history not in HISTORIES:
             raise ConfigError(f"history={history!r} is unknown; choose one of {list(HISTORIES)}")
-        if popularity is None:
+        if popularity is None and history != "validation":
             return self._answering if history == "all" else self._scorer
         if history == "all":
             return self.calibration.with_popularity(popularity).apply(self._by_all_events, self.events)
-        return self._held_out.calibration.with_popularity(popularity).apply(self._trained, self.split.train)
+        own, events = self._trained, self._events_of(history)
+        if history == "validation":
+            own = self._held_out.model.known_users(self.split.train, events)
+        return self._held_out.calibration.with_popularity(popularity).apply(own, events)
+
+    def _events_of(self, history: str) -> Interactions:
+        if history == "validation":
+            return self.split.joined("train", "validation")
+        return self.events if history == "all" else self.split.train
 
     @cached_property
     def index(self) -> Index | None:
@@ -227,8 +248,8 @@ class Recommender:
             Attributes that items must have, such as `{"category": "books"}`; a list allows each of its
             values. See `with_features`.
         history
-            "all" uses every event of the user; "train" the training part only, with the weights before a
-            refit.
+            "all" uses every event of the user; "train" the training part only and "validation" also the
+            validation part, both with the weights before a refit.
         popularity
             The popularity dial γ, instead of the value that was chosen on validation: below 0 more popular
             items, above 0 fewer, 1 only what is particular to the user.
@@ -633,7 +654,7 @@ class Recommender:
 
     def _history(self, code: int | None, history: str = "all") -> Codes:
         """The items of a user in order of time; none for a user whom the model does not know."""
-        events = self.events if history == "all" else self.split.train
+        events = self._events_of(history)
         return np.zeros(0, np.int64) if code is None else events.by_user.of(code).astype(np.int64)
 
     def _groups(
