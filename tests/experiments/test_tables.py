@@ -14,12 +14,14 @@ from records import METRICS, PROTOCOLS, evaluated, journal_of
 
 from hdccf.errors import EvaluationError
 from hdccf.evaluation.compare import compare, on_common_seeds, read_per_user
+from hdccf.evaluation.evaluation import Evaluation
 from hdccf.experiments.figures import BINS, described, draw_bars, draw_densities, draw_sweeps, panels_of
 from hdccf.experiments.plans import PUBLISHED, Row, task_of
 from hdccf.experiments.reproduce import Journal
 from hdccf.experiments.tables import (
     Cell,
     Outcome,
+    Record,
     Results,
     cells_of,
     comparison_csv,
@@ -118,7 +120,8 @@ def test_values_by_user_beside_a_table_serve_where_the_machine_has_none(
         assert again.margin(measure) == pytest.approx(found.margin(measure), rel=1e-3, abs=1e-300)
     # A row that was run again since has other values, which only its machine knows.
     changed = journal_of(Journal(tmp_path / "later.jsonl", tmp_path / "later"), ROWS, {**levels, "bpr": 0.31})
-    assert Results.of("s", ROWS, changed, "command").compared(elsewhere.evaluation, stem).comparison is None
+    found = Results.of("s", ROWS, changed, "command").compared(elsewhere.evaluation, stem)
+    assert set(found.per_user) == {"ease", "hdccf"}
 
 
 def test_a_file_that_holds_no_values_by_user_is_one_line(tmp_path: Path) -> None:
@@ -136,9 +139,7 @@ def test_only_seeds_that_all_rows_have_are_tested_and_it_is_said(journal: Journa
     seeds = {name: cell.seeds for name, cell in found.comparison.cells["full", "hr@10"].items()}
     assert seeds == {"bpr": 1, "ease": 1, "hdccf": 1}
     assert found.cells["hdccf"]["full", "hr@10"].seeds == 3
-    said = (
-        "Tests are over the seeds 0, which all rows have (the means of HDCCF (ours) are over more); EASE is"
-    )
+    said = "the seeds 0, which all tested rows have (the means of HDCCF (ours) are over more); EASE is"
     assert said in comparison_markdown(found)
 
 
@@ -146,6 +147,35 @@ def test_a_row_that_was_explored_more_is_named(journal: Journal) -> None:
     outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44}, dataset="ml-1m")
     text = comparison_markdown(Results.of("ml-1m", ROWS, outcome, "hdccf reproduce table"))
     assert "HDCCF's defaults, presets and search space were developed on ML-100K" in text
+
+
+def test_a_row_without_values_by_user_is_named_and_the_others_are_tested(
+    journal: Journal, tmp_path: Path
+) -> None:
+    outcome = journal_of(journal, ROWS, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
+
+    def known(record: Record) -> Evaluation | None:
+        return None if record["model"] == "bpr" else journal.evaluation(record)
+
+    found = Results.of("small", ROWS, outcome, "command").compared(known)
+    assert found.margin(("full", "ndcg@10"))[1] is not None
+    assert "values by user are not known of BPR, which are not tested" in comparison_markdown(found)
+    write_table(found, tmp_path / "small")
+    assert set(read_per_user(tmp_path / "small.parquet")[0]) == {"ease", "hdccf"}
+
+
+def test_our_calibrated_row_is_the_one_that_is_compared(journal: Journal) -> None:
+    calibrated = Row("bpr-calibrated", model="bpr", seeds=2, calibrated=True)
+    rows = [*ROWS, calibrated, Row("hdccf-calibrated", seeds=2, calibrated=True)]
+    levels = {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44, "bpr-calibrated": 0.42, "hdccf-calibrated": 0.45}
+    outcome = journal_of(journal, rows, levels)
+    found = Results.of("small", rows, outcome, "command").compared(journal.evaluation)
+    for measure in found.measures:
+        margin, p = found.margin(measure)
+        ours, best = found.cells["hdccf-calibrated"][measure], found.cells["bpr-calibrated"][measure]
+        assert margin == pytest.approx(ours.mean / best.mean - 1)
+        assert p is not None
+    assert "Imp. is HDCCF, calibrated over the best competitor" in comparison_markdown(found)
 
 
 def test_published_figures_stand_below_the_table_of_a_public_split(journal: Journal) -> None:

@@ -24,15 +24,14 @@ from hdccf.evaluation.compare import (
 from hdccf.evaluation.evaluation import Evaluation, markdown_table
 from hdccf.evaluation.significance import holm, paired_tests
 from hdccf.experiments.plans import (
-    CALIBRATED,
     EXPLORED,
     FORMS,
     OURS,
     PUBLISHED,
     SEEDLESS,
-    SPACES,
     TITLES,
     Row,
+    model_of,
 )
 from hdccf.files import atomic_file
 
@@ -43,6 +42,7 @@ Measure = tuple[str, str]
 CSV_HEAD = ("model", "protocol", "metric", "mean", "std", "seeds")
 PRINTED = "paper"
 """The row that an ablation's others are compared with."""
+_OURS = ("hdccf-calibrated", OURS)
 _LEAST_SHOWN = 0.0005
 _LEAST_P = 1e-99
 """Smaller p-values are shown as below this."""
@@ -199,20 +199,19 @@ class Results:
     def compared(
         self, evaluation: Callable[[Record], Evaluation | None], stem: Path | None = None
     ) -> "Results":
-        """With tests over users.
+        """With tests over users, of the rows whose values by user are known.
 
         `evaluation` gives a record's values by user, where this machine has them; others are those that
         `write_table` or `write_study` kept at `stem`.
         """
         kept = {} if stem is None else _kept(stem)
         records = {row.label: self.outcome.records[row.label] for row in self.rows}
-        systems: dict[str, dict[int, Evaluation]] = {label: {} for label in records}
+        systems: dict[str, dict[int, Evaluation]] = {}
         for label, each in records.items():
             for record in each:
                 found = evaluation(record) or kept.get(label, {}).get(record["seed"])
-                if found is None or not _agree(found, record):
-                    return self
-                systems[label][record["seed"]] = found
+                if found is not None and _agree(found, record):
+                    systems.setdefault(label, {})[record["seed"]] = found
         if len(systems) < 2:
             return self
         names = records[self.rows[0].label][0]["metrics"]
@@ -229,17 +228,26 @@ class Results:
         seeded = {label: set(runs) for label, runs in self.per_user.items() if label not in self.seedless}
         common = set.intersection(*seeded.values()) if seeded else set()
         more = [TITLES[label] for label, seeds in seeded.items() if seeds != common]
-        words = f"Tests are over the seeds {', '.join(map(str, sorted(common)))}, which all rows have"
+        words = f"Tests are over the seeds {', '.join(map(str, sorted(common)))}, which all tested rows have"
         if more:
             words += f" (the means of {', '.join(more)} are over more)"
         if self.seedless:
-            words += f"; {', '.join(TITLES[label] for label in self.seedless)} is the same with every seed"
+            solved = " and ".join(TITLES[label] for label in self.seedless)
+            words += f"; {solved} {'is' if len(self.seedless) == 1 else 'are'} the same with every seed"
+        untested = [TITLES[row.label] for row in self.rows if row.label not in self.per_user]
+        if untested:
+            words += f"; values by user are not known of {', '.join(untested)}, which are not tested"
         return f"{words}."
 
     @property
     def measures(self) -> list[Measure]:
         """Protocols and metrics, in the order of the table."""
         return list(self.cells[self.rows[0].label]) if self.rows else []
+
+    @property
+    def ours(self) -> str:
+        """The row that is compared with the best competitor."""
+        return next((label for label in _OURS if label in self.cells), OURS)
 
     def ranking(self, measure: Measure) -> list[str]:
         """Models, best first."""
@@ -250,17 +258,18 @@ class Results:
 
         The p-value is that of a paired t-test over users, Holm-corrected over the whole table.
         """
-        others = [label for label in self.ranking(measure) if label not in {*SPACES, *CALIBRATED}]
-        if OURS not in self.cells or not others:
+        others = [label for label in self.ranking(measure) if model_of(label) != OURS]
+        ours = self.ours
+        if ours not in self.cells or not others:
             return None, None
         best = self.cells[others[0]][measure].mean
         tests = self.comparison.tests if self.comparison else []
         found = (
             test.holm_t
             for test in tests
-            if (test.protocol, test.metric) == measure and {test.best, test.other} == {OURS, others[0]}
+            if (test.protocol, test.metric) == measure and {test.best, test.other} == {ours, others[0]}
         )
-        return self.cells[OURS][measure].mean / best - 1 if best else None, next(found, None)
+        return self.cells[ours][measure].mean / best - 1 if best else None, next(found, None)
 
     def marked(self, measure: Measure, bold: tuple[str, str], underlined: tuple[str, str]) -> list[str]:
         """The cells of a line: the best bold, the second underlined, the deviation behind."""
@@ -334,7 +343,7 @@ def comparison_markdown(results: Results) -> str:
         tail = ["–" if margin is None else f"{100 * margin:+.2f} %", shown]
         rows.append([title_of(measure), *results.marked(measure, ("**", "**"), ("<u>", "</u>")), *tail])
     tested = (
-        "p is of HDCCF (ours) against the best competitor: paired t over "
+        f"p is of {TITLES[results.ours]} against the best competitor: paired t over "
         f"{results.comparison.users:,} users, averaged over seeds, Holm-corrected over all tests of the best "
         f"against another; the paper has p < {LEVEL}. "
         f"{results.seeds_tested()} `hdccf compare` of the .parquet beside this file makes the tests again."
@@ -344,9 +353,9 @@ def comparison_markdown(results: Results) -> str:
     parts = [
         f"# {results.title}",
         markdown_table(["", *(TITLES[row.label] for row in results.rows), "Imp.", "p"], rows),
-        "Mean ± deviation over seeds; best bold, second underlined; Imp. is HDCCF (ours) over the best "
-        "competitor, both without calibration. `sampled`: 99 uniform candidates; `popular`: 99 drawn by "
-        "popularity; `full`: all items. " + tested,
+        "Mean ± deviation over seeds; best bold, second underlined; Imp. is "
+        f"{TITLES[results.ours]} over the best competitor. `sampled`: 99 uniform candidates; `popular`: 99 "
+        "drawn by popularity; `full`: all items. " + tested,
         FORMS,
         "## Settings",
         _settings(results),
