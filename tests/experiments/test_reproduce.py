@@ -194,14 +194,19 @@ def test_validation_pairs_become_training_pairs(split: Split) -> None:
     assert both.train.by_user.of(user)[-1] == split.validation.by_user.of(user)[0]
 
 
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_the_epoch_is_chosen_on_validation_and_training_begins_anew_on_both(
-    split: Split, tmp_path: Path
+    split: Split, tmp_path: Path, schedule: str
 ) -> None:
     task = Task(("full",), ("recall@20", "ndcg@20"), "full:ndcg@20", retrain=True)
     settings = {**SMALL, "epochs": 6, "validation_metric": "full:ndcg@20", "user_vector": "free"}
+    settings |= {"schedule": schedule, "learning_rate": 1.0, "start": "random"}
     rows = [Row("ours", settings, seeds=1), Row("ease", model="ease")]
     outcome = runner(split, tmp_path, task).train(rows)
     chosen = outcome.records["ours"][0]["best_epoch"]
+    assert chosen < 6
+    if schedule == "cosine":  # over fewer epochs it would be another training than the one that was validated
+        chosen = 6
     both = all_training(split)
     alone = fit(both, HDCCF(**{**settings, "epochs": chosen}), seed=0)
     found = Ranker(both, "test").measure(alone, task.metrics, task.protocols)

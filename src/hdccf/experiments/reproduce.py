@@ -345,7 +345,8 @@ class Reproduction:
         if task.retrain:
             split = all_training(split)
             if isinstance(settings, TrainingSettings):
-                epochs = training["best_epoch"]
+                # A cosine over fewer epochs would be another training than the one that was validated.
+                epochs = settings.epochs if settings.schedule == "cosine" else training["best_epoch"]
                 settings = settings.changed(epochs=epochs, evaluate_every=epochs)
             fitted = self._fit(folder.with_name(f"{folder.name}-all"), split, run, settings)
             seconds += fitted.seconds
