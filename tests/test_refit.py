@@ -1,6 +1,7 @@
 """Training on all events: the refit, no split at all, and models that are saved after a fit."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,16 @@ def test_a_refit_is_the_same_training_on_all_events(tmp_path: Path) -> None:
         by_training = one.recommend(["u1"], k=5, history="train")
         assert by_training.equals(before.recommend(["u1"], k=5, history="train"))
     assert loaded.calibration.popularity == model.calibration.popularity
+
+
+def test_held_out_parts_without_times_do_not_keep_histories_from_a_refit() -> None:
+    split, settings = small_split(), quick("history")
+    untimed = replace(
+        split, validation=replace(split.validation, times=None), test=replace(split.test, times=None)
+    )
+    model = fit(untimed, settings, refit=True)
+    assert model.refit is not None
+    assert len(model.recommend(["u1"], k=3)) == 3
 
 
 def test_a_split_is_not_refitted_unless_asked_for() -> None:

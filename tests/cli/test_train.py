@@ -258,6 +258,10 @@ def test_a_split_of_three_files(own: Path, capsys: pytest.CaptureFixture[str]) -
     twice = [*given, "--validation", "valid.csv", "--test", "valid.csv"]
     assert "are in an earlier part as well" in error_of(capsys, *twice)
     assert call(*twice, "--overlap", "drop", "--out", "three") == 0
+    capsys.readouterr()
+    assert call(*given, "--validation", "valid.csv", "--out", "four") == 0
+    assert "Next: hdccf evaluate four --part validation" in capsys.readouterr().out
+    assert "(--part validation)" in error_of(capsys, "evaluate", "four")
     assert "are files of your own split" in error_of(capsys, *given, *files, "--split", "random")
     assert "are files of your own split" in error_of(capsys, "train", "--dataset", "ml-100k", *files)
     assert "--split predefined needs --validation FILE" in error_of(capsys, *given, "--split", "predefined")

@@ -1,9 +1,11 @@
 """The event log: durable, idempotent, bounded, and read again after a process was killed."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -119,6 +121,29 @@ def test_a_log_is_added_to_interactions_under_their_ids(path: Path) -> None:
     assert append_events(data, path).item_ids.dtype == pl.String
     with pytest.raises(SourceError, match=r"does not exist; give the file of hdccf serve --events$"):
         append_events(data, path.with_name("none"))
+
+
+def test_logged_events_count_1_where_the_interactions_have_weights(path: Path) -> None:
+    plain = tastes()
+    data = replace(plain, weights=np.full(len(plain), 3, np.float32))
+    path.write_text(event(1, "u1", "129").model_dump_json() + "\n")
+    grown = append_events(data, path)
+    assert grown.weights is not None
+    assert sorted(grown.weights) == [1, *[3] * len(data)]
+
+
+def test_times_of_a_log_may_have_a_zone_or_none(path: Path) -> None:
+    times = ["2026-05-01T12:00:00Z", "2026-05-01T13:00:00", "2026-05-01T16:00:00+02:00"]
+    lines = [
+        json.dumps({"id": str(number), "user": "u1", "item": f"new{number}", "time": time})
+        for number, time in enumerate(times)
+    ]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    frame = append_events(tastes(), path).frame().filter(pl.col("item").str.starts_with("new"))
+    assert [time.hour for time in frame["time"]] == [12, 13, 14]
+    path.write_text(lines[0].replace("2026-05-01T12:00:00Z", "0001-01-01T00:00:00+02:00") + "\n")
+    with pytest.raises(SourceError, match="between the years 1 and 9999"):
+        append_events(tastes(), path)
 
 
 def test_a_log_without_events_adds_nothing(path: Path) -> None:

@@ -90,6 +90,17 @@ def test_what_programs_write_for_nothing_is_a_missing_id(
     assert "left out 2 of 5 rows" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("missing", ["", "NaN", "null", "None"])
+def test_what_programs_write_for_nothing_is_a_missing_time(missing: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"user,item,time\n1,a,5\n2,b,{missing}\n2,c,7\n")
+    with pytest.raises(SourceError, match=r"line 3: missing value \(1 in column 'time', of 3 rows\)"):
+        hdccf.read(path)
+    assert len(hdccf.read(path, drop_nulls=True)) == 2
+    frame = pl.DataFrame({"user": [1, 2, 2], "item": ["a", "b", "c"], "time": [5.0, float("nan"), 7.0]})
+    assert len(hdccf.read(frame, drop_nulls=True)) == 2
+
+
 def test_not_a_number_is_a_missing_id() -> None:
     frame = pl.DataFrame({"user": [1.0, float("nan"), 2.0], "item": ["a", "b", "b"]})
     with pytest.raises(SourceError, match="row 2: missing value"):

@@ -17,6 +17,7 @@ from scipy import sparse
 import hdccf
 from hdccf.data.columns import _MISSING
 from hdccf.data.interactions import Interactions
+from hdccf.errors import SourceError
 
 # In order of time except for the last row, with one pair twice.
 LOG = pl.DataFrame(
@@ -118,6 +119,15 @@ def test_every_source_gives_the_same(kind: str, tmp_path: Path) -> None:
     assert data.item_ids.to_list() == [7, 9, 8]
     assert data.titles is not None
     assert data.titles.to_list() == ["Seven", "Nine", None]
+
+
+def test_a_pandas_column_of_numbers_and_texts_is_read_as_text() -> None:
+    frame = pd.DataFrame({"user": [1, "a", None, 1], "item": ["x", "y", "x", 2.5], "more": [[1], "b", 2, {}]})
+    data = hdccf.read(frame, drop_nulls=True)
+    assert data.frame().select("user", "item").rows() == [("1", "x"), ("1", "2.5"), ("a", "y")]
+    twice = pd.DataFrame([["a", "x", 1], ["b", "y", 2]], columns=["user", "item", "item"])
+    with pytest.raises(SourceError, match=r"the data frame cannot be read .*non-unique"):
+        hdccf.read(twice)
 
 
 def test_a_saved_folder_and_interactions_themselves(tmp_path: Path) -> None:

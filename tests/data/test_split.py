@@ -243,7 +243,7 @@ def test_global_time_refuses_what_cannot_be() -> None:
         global_time_split(data, validation_from="soon", test_from="2020-01-01")
     with pytest.raises(DataError, match="no interaction is left for validation: times run from 1970-01-01"):
         global_time_split(data, validation_from="2020-01-01", test_from="2020-01-02")
-    with pytest.raises(DataError, match="no interaction is left for train"):
+    with pytest.raises(DataError, match=r"no interaction is left for train.*--split random"):
         global_time_split(interactions([(0, 0), (0, 1), (1, 0)], [5, 5, 5]), 0.0, 0.3)
 
 
@@ -320,6 +320,17 @@ def test_predefined_reads_files_and_frames(tmp_path: Path) -> None:
     assert own_pairs(split.train) == {("7", "a"), ("8", "b"), ("7", "c")}
     assert own_pairs(split.validation) == {("8", "a"), ("7", "b")}
     assert own_pairs(split.test) == {("8", "c"), ("ann", "d")}
+
+
+def test_parts_without_times_come_after_a_training_part_with_times() -> None:
+    train = interactions([(0, 0), (0, 1), (1, 1)], [5, 3, 9])
+    validation, test = interactions([(0, 2), (1, 0)]), interactions([(1, 2), (0, 3)], [1, 20])
+    split = predefined_split(train, validation, test)
+    joined = split.joined()
+    assert joined.times is not None
+    assert joined.item_ids.gather(joined.by_user.of(0)).to_list() == ["i1", "i0", "i2", "i3"]
+    assert split.joined("train", "validation").times is not None
+    assert predefined_split(validation, train, test).joined().times is None
 
 
 def test_predefined_refuses_or_drops_pairs_in_two_parts() -> None:

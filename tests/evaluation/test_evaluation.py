@@ -167,6 +167,12 @@ def test_a_user_without_any_negative_is_left_out_and_counted() -> None:
         assert found.values[protocol]["hr@1"] == 0
 
 
+def test_where_no_user_has_a_negative_no_shorter_list_is_advised() -> None:
+    split = split_of([[(0, 0), (0, 1), (1, 0)], [], [(0, 2), (1, 1), (1, 2)]], 2, 3)
+    with pytest.raises(EvaluationError, match="no user has a candidate beside the held-out items"):
+        hdccf.evaluate(Table(torch.zeros(2, 3)), split)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

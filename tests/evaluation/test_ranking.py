@@ -143,6 +143,8 @@ def test_an_empty_part_and_an_unknown_one_are_refused() -> None:
     split = split_of([[(0, 0)], [], []], 1, 4)
     with pytest.raises(EvaluationError, match=r"the test part of this split \(predefined\) is empty"):
         Ranker(split, "test")
+    with pytest.raises(EvaluationError, match="take part='validation'"):
+        Ranker(split_of([[(0, 0)], [(0, 1)], []], 1, 4), "test")
     with pytest.raises(EvaluationError, match=r"part='train' cannot be evaluated; choose one of"):
         Ranker(split, "train")
 

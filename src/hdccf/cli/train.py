@@ -16,6 +16,7 @@ from hdccf.errors import ConfigError, needs_ray
 if TYPE_CHECKING:
     from hdccf.data.interactions import Interactions
     from hdccf.data.split import Split
+    from hdccf.recommend.recommender import Recommender
 
 _RUN = "The run"
 CLUSTER = "On several processes or machines"
@@ -176,7 +177,7 @@ def train(
         fitted = fit_together(split, settings, **common)
     if run.item_features is not None:
         given_items(fitted, run.item_features)
-    _print_result(fitted.path)
+    _print_result(fitted)
 
 
 def _events_of(run: RunOptions, data: SplitOptions) -> "Interactions | None":
@@ -221,7 +222,7 @@ def _resume(path: Path, context: typer.Context) -> None:
         from hdccf.distributed.driver import resume as resume_together
 
         fitted = resume_together(run, progress=True)
-    _print_result(fitted.path)
+    _print_result(fitted)
 
 
 def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
@@ -234,9 +235,8 @@ def _diagnosis(about: dict[str, Any], split: "Split") -> Any:
     return false_negative_rate(synthetic_world(seed=0), split.train)
 
 
-def _print_result(path: Path) -> None:
-    from hdccf.recommend.run_folder import RunFolder
-
+def _print_result(fitted: "Recommender") -> None:
+    path, split = fitted.path, fitted.split
     result = json.loads((path / "result.json").read_text(encoding="utf-8"))
     value, epoch = result["best_value"], result["best_epoch"]
     best = "" if value is None else f", validation {value:.4f} at epoch {epoch}"
@@ -247,5 +247,7 @@ def _print_result(path: Path) -> None:
             "evaluate those before, which have not seen the held-out items (--no-refit leaves it out)"
         )
     quoted = shlex.quote(str(path))
-    unheld = RunFolder.open(path).config["split"]["method"] == "none"
-    typer.echo(f"Next: hdccf recommend {quoted} USER" if unheld else f"Next: hdccf evaluate {quoted}")
+    held_out = {"": split.test, " --part validation": split.validation}
+    tested = [option for option, part in held_out.items() if len(part)]
+    following = f"evaluate {quoted}{tested[0]}" if tested else f"recommend {quoted} USER"
+    typer.echo(f"Next: hdccf {following}")

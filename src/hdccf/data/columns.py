@@ -328,18 +328,18 @@ def _parse(text: pl.Series, body: str) -> pl.Series:
 _CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _WHOLE = r"^(0|-?[1-9][0-9]{0,17})(\.0+)?$"
 _MISSING = ("", "NaN", "nan", "null", "NULL", "None")
-"""What programs write where an id is missing."""
+"""What programs write where an id or a time is missing."""
 
 
-def with_missing_ids(table: Table, names: Sequence[str]) -> Table:
-    """The same table, in which the ids of these columns that stand for none are nulls."""
+def with_missing(table: Table, names: Sequence[str]) -> Table:
+    """The same table, in which the values of these columns that stand for none are nulls."""
     known: list[pl.Expr] = []
     for name in names:
-        kind, ids = table.frame[name].dtype, pl.col(name)
+        kind, values = table.frame[name].dtype, pl.col(name)
         if kind == pl.String:
-            known.append(pl.when(~ids.is_in(_MISSING)).then(ids))
+            known.append(pl.when(~values.is_in(_MISSING)).then(values))
         elif kind.is_float():
-            known.append(ids.fill_nan(None))
+            known.append(values.fill_nan(None))
     return Table(table.frame.with_columns(known), table.locate)
 
 

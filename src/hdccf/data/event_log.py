@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, field_validator
 
 from hdccf.data.columns import number_ids
 from hdccf.data.interactions import Interactions, align
@@ -29,6 +29,15 @@ class Event(BaseModel):
     user: str
     item: str
     time: datetime
+    """In UTC; a time without a zone is UTC."""
+
+    @field_validator("time")
+    @classmethod
+    def _in_utc(cls, time: datetime) -> datetime:
+        try:
+            return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+        except OverflowError:
+            raise ValueError("a time is between the years 1 and 9999, in UTC too") from None
 
 
 class Appended(NamedTuple):
@@ -162,10 +171,9 @@ class EventLog:
 
     def _remember(self, event: Event) -> None:
         self._ids.add(event.id)
-        time = event.time if event.time.tzinfo else event.time.replace(tzinfo=UTC)
         # A new list: others may be reading the old one.
         history = list(self._histories.get(event.user, ()))
-        insort(history, (time, len(self._ids), event.item))
+        insort(history, (event.time, len(self._ids), event.item))
         self._histories[event.user] = history[-MAX_HISTORY:]
 
 

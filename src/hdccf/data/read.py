@@ -22,7 +22,7 @@ from hdccf.data.columns import (
     choose_columns,
     number_ids,
     to_microseconds,
-    with_missing_ids,
+    with_missing,
 )
 from hdccf.data.interactions import Interactions
 from hdccf.data.tables import open_frame, open_paths
@@ -134,7 +134,7 @@ def to_interactions(
     table = opened.fetch(list(dict.fromkeys(columns.values())), columns.get("time"))
     if not table.frame.height:
         raise SourceError(f"{source} has no rows; give a source with rows of user and item")
-    table = with_missing_ids(table, [columns["user"], columns["item"]])
+    table = with_missing(table, [columns[role] for role in ("user", "item", "time") if role in columns])
     needed = [name for role, name in columns.items() if role != "title" and (role != "rating" or filtering)]
     table = _without_nulls(table, needed, source, drop_nulls)
     if minimum_rating is not None:
@@ -191,11 +191,27 @@ def _open(source: Any, text: TextOptions, kind: str | None) -> OpenTable | Inter
         entries = source.tocsr().tocoo()  # in order of row and column
         columns = {"user": entries.row, "item": entries.col, "weight": entries.data.astype(np.float64)}
         return open_frame(pl.DataFrame(columns).filter(pl.col("weight") != 0), "the matrix")
+    if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
+        return open_frame(_from_pandas(source), "the data frame")
     if hasattr(source, "__arrow_c_stream__"):
         return open_frame(pl.DataFrame(source), "the table")
-    if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
-        return open_frame(pl.from_pandas(source), "the data frame")
     raise SourceError(f"a {type(source).__name__} cannot be read; give {_FRAMES}")
+
+
+def _from_pandas(source: Any) -> pl.DataFrame:
+    """As Polars reads it; columns of mixed types, which it refuses, become text as in other sources."""
+    try:
+        return pl.DataFrame(source)
+    except (TypeError, ValueError):  # of Arrow
+        texts = source.apply(
+            lambda column: (
+                column.where(column.isna(), column.astype(str)) if column.dtype == object else column
+            )
+        )
+    try:
+        return pl.DataFrame(texts)
+    except (TypeError, ValueError) as cause:
+        raise SourceError(f"the data frame cannot be read ({one_line(cause)}); mend it") from cause
 
 
 # -- rows ----------------------------------------------------------------------------------------------------

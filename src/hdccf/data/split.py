@@ -88,20 +88,25 @@ class Split:
     def joined(self, *names: str) -> Interactions:
         """Some parts together, all where none is named, in order of time.
 
-        Where there are no times one part comes after the other.
+        The first part says whether there are times and weights. Without times one part comes after the other;
+        pairs of a later part have the latest time so far, and the weight 1, where it has none of its own.
         """
         parts = [self.part(name) for name in names or PARTS]
-        times = [part.times for part in parts if part.times is not None]
-        weights = [part.weights for part in parts if part.weights is not None]
+        times: list[NDArray[np.int64]] = []
+        weights: list[NDArray[np.float32]] = []
+        for part in parts:
+            latest = max((int(each.max()) for each in times if len(each)), default=0)
+            times.append(np.full(len(part), latest, np.int64) if part.times is None else part.times)
+            weights.append(np.ones(len(part), np.float32) if part.weights is None else part.weights)
         return Interactions.from_codes(
             np.concatenate([part.users for part in parts]),
             np.concatenate([part.items for part in parts]),
             user_ids=self.train.user_ids,
             item_ids=self.train.item_ids,
-            times=np.concatenate(times) if len(times) == len(parts) else None,
+            times=None if parts[0].times is None else np.concatenate(times),
             counts=np.concatenate([part.counts for part in parts]),
             titles=self.train.titles,
-            weights=np.concatenate(weights) if len(weights) == len(parts) else None,
+            weights=None if parts[0].weights is None else np.concatenate(weights),
         )
 
     @cached_property
@@ -282,7 +287,8 @@ def global_time_split(
         if wanted[number] and not np.any(part == number) and data.time_range is not None:
             first, last = data.time_range
             raise DataError(
-                f"no interaction is left for {name}: times run from {first} to {last}; move the cut"
+                f"no interaction is left for {name}: times run from {first} to {last}; move the cut, or use "
+                "leave_one_out or random_split (--split leave-one-out, --split random)"
             )
     return _made(_cut(data, part), "global-time", {}, progress)
 

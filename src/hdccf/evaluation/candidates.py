@@ -92,9 +92,11 @@ def check_part(split: Split, part: str) -> None:
     if part not in PARTS:
         raise EvaluationError(f"part={part!r} cannot be evaluated; choose one of {list(PARTS)}")
     if not len(split.part(part)):
+        others = [other for other in PARTS if len(split.part(other))]
+        remedy = f"take part={others[0]!r} (--part {others[0]})" if others else "use one that holds some out"
         raise EvaluationError(
             f"the {part} part of this split ({split.method}) is empty, so there is nothing to evaluate; "
-            "use a split that holds interactions out"
+            f"{remedy}"
         )
 
 

@@ -459,6 +459,8 @@ def _facts(scorer: Scorer, ranker: Ranker, protocols: tuple[str, ...], k: int) -
     for protocol in protocols:
         candidates = ranker.candidates(protocol)
         most = int(candidates.max())
+        if (candidates == queries.held_out).all():
+            raise EvaluationError(metrics.NO_NEGATIVES)
         if k > most:
             raise EvaluationError(
                 f"K={k} is larger than the candidates of {protocol} ranking, where no user has more than "

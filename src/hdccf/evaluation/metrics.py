@@ -40,6 +40,7 @@ Values = NDArray[np.float64]
 AT_K = ("hr", "ndcg", "recall", "precision", "mrr", "map")
 LIST_METRICS = ("coverage", "gini", "popularity", "novelty", "similarity")
 """Of the top-k lists of full ranking, beyond accuracy."""
+NO_NEGATIVES = "no user has a candidate beside the held-out items; use data with more items"
 _NAME = "[a-z][a-z0-9_-]*"
 
 
@@ -113,7 +114,7 @@ def mean(values: Values) -> float:
     """Over the users who have a value."""
     known = values[~np.isnan(values)]
     if not len(known):
-        raise EvaluationError("no user has a candidate beside the held-out items; use data with more items")
+        raise EvaluationError(NO_NEGATIVES)
     return float(known.mean())
 
 
