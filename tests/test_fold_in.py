@@ -302,7 +302,7 @@ def test_models_that_cannot_say_which_can(name: str) -> None:
         small_split(), kind(**{key: value for key, value in values.items() if key in kind.model_fields})
     )
     with pytest.raises(
-        ConfigError, match=r"cannot take a new user's list of items; those that can are ease, "
+        ConfigError, match=r"cannot take a new user's list of items; those that can are chebycf, ease, "
     ):
         fitted.recommend_for_items([[100]])
     with pytest.raises(ConfigError, match=r"cannot take a new item's .*; those that can are hdccf, "):
