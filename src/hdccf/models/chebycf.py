@@ -71,7 +71,7 @@ class ChebyCFModel(Model):
         self.n_users, self.n_items = train.n_users, train.n_items
         users = np.maximum(train.by_user.degrees, 1).astype(np.float32)
         items = np.maximum(train.by_item.degrees, 1).astype(np.float32)
-        # R̃ of the training users, whoever is scored.
+        # R̃ of the training users, also where others are scored.
         self._graph = sparse.csr_array(
             sparse.diags_array(users**-0.5) @ train.matrix @ sparse.diags_array(items**-0.5), dtype=np.float32
         )
