@@ -74,8 +74,7 @@ def test_tuned_presets_are_what_the_committed_tables_were_trained_with() -> None
                     others.add((name, preset))
                 compared += 1
     assert compared > 40
-    # Its table was trained with an earlier choice of its study.
-    assert others == {("sd-gar", "ml-1m-time")}
+    assert not others
 
 
 def test_the_paper_over_blocks_has_every_part_of_the_printed_form() -> None:
