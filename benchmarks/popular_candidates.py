@@ -74,7 +74,7 @@ looked at once a row.
   users; on blocks its vectors are those of HDCCF, so it is no competitor in the ratio.
 - Rows that are missing were not run. Slow models had few trials: more of them may change the order.
 - The aim was a lead of 15 %, and it is not there: on ml-100k's *validation* part the best of HDCCF's 20 tuned
-  trials has .2796, the best of twelve more random settings (β from 0 to 1, both sides, 64 to 256 dimensions,
+  trials has .2796, the best of 13 more random settings (β from 0 to 1, both sides, 64 to 256 dimensions,
   both starts, dialled) .2789, and BPR with negatives by popularity .2699.
 """
 
