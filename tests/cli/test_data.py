@@ -10,6 +10,7 @@ import pytest
 
 import command_line
 from hdccf import Interactions
+from hdccf.cli.data import SplitOptions
 from hdccf.data.datasets import DATASETS, Dataset, Statistics
 from hdccf.data.download import Source
 
@@ -179,3 +180,19 @@ def test_info_of_the_world_that_is_made_here(run: Run) -> None:
 @pytest.mark.parametrize("command", ["list", "get", "info"])
 def test_help_teaches_by_example(run: Run, command: str) -> None:
     assert "hdccf data " in run(command, "--help").partition("Usage")[2].partition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("shop/orders.csv", "orders"),
+        ("shop/orders.csv.gz", "orders"),
+        ("shop/orders.jsonl.ZST", "orders"),
+        ("shop/orders.2026.csv", "orders-2026"),
+        ("shop/", "shop"),
+        ("ml-100k.csv.gz", "ml-100k-own"),
+        (".gz", "-gz"),
+    ],
+)
+def test_own_events_are_called_by_their_file_without_its_endings(source: str, name: str) -> None:
+    assert SplitOptions(interactions=source).name == name

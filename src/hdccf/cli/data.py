@@ -153,10 +153,12 @@ class SplitOptions(Options):
     def name(self) -> str:
         """What files about the data are called."""
         from hdccf.data.datasets import DATASETS
+        from hdccf.data.tables import PACKED
 
         if self.dataset is not None:
             return self.dataset
-        stem = Path(without_secrets(self.source)).stem
+        file = Path(without_secrets(self.source))
+        stem = Path(file.stem).stem if file.suffix.lower() in PACKED else file.stem
         plain = "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "events"
         return f"{plain}-own" if plain in DATASETS else plain
 

@@ -29,7 +29,7 @@ FORMATS = {
     "jsonl": {".jsonl", ".ndjson", ".json"},
     "parquet": {".parquet", ".pq"},
 }
-_PACKED = {".gz", ".gzip", ".zst", ".zstd"}
+PACKED = {".gz", ".gzip", ".zst", ".zstd"}
 _GZIP, _ZSTD, _BOM = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xef\xbb\xbf"
 _NOT_PLAIN = (_GZIP, _ZSTD, _BOM, b"\r", b"\n")
 _STAND_IN = "\x1f"  # ASCII's "unit separator", which no text holds
@@ -364,7 +364,7 @@ def _files(path: Path, source: str, kind: str | None) -> list[Path]:
 
 
 def _ending(file: Path) -> str:
-    suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in _PACKED]
+    suffixes = [suffix.lower() for suffix in file.suffixes if suffix.lower() not in PACKED]
     return suffixes[-1] if suffixes else ""
 
 
