@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.nn import functional
 from hdccf.config import TrainingSettings
 from hdccf.parallel import SingleProcess
 from hdccf.training import optim
-from hdccf.training.optim import OPTIMIZERS, RowAdam, Stepper
+from hdccf.training.optim import OPTIMIZERS, MovingAverage, RowAdam, Stepper
 
 TORCHS: dict[str, Any] = {
     "adam": torch.optim.Adam,
@@ -229,6 +230,27 @@ def test_a_process_group_reduces_dense_gradients_unless_updates_are_sparse(spars
     mine = parameters()
     adam_steps(1, mine, Stepper(mine, TrainingSettings(sparse_updates=sparse), process_group=Two()))
     assert seen == [torch.sparse_coo if sparse else torch.strided]
+
+
+@pytest.mark.parametrize("steps", [1.0, 5.0, 1000.0])
+def test_an_average_of_weights_is_as_defined(steps: float) -> None:
+    weight = nn.Parameter(torch.zeros(3))
+    average = MovingAverage([weight], steps)
+    literal, n = np.zeros(3), 0
+    every = max(1, round(steps / 256))
+    for step in range(1, 41):
+        with torch.no_grad():
+            weight.copy_(torch.randn(3, generator=torch.Generator().manual_seed(step)))
+        average.update(step)
+        if step % every == 0:
+            n += 1
+            share = max(1 / n, every / steps)
+            literal = (1 - share) * literal + share * weight.detach().double().numpy()
+    last = weight.detach().clone()
+    with average.applied():
+        np.testing.assert_allclose(weight.detach().numpy(), literal, atol=1e-6)
+    assert weight.equal(last)
+    np.testing.assert_allclose(average.averages[0].numpy(), literal, atol=1e-6)
 
 
 def test_a_training_does_without_torchs_compiler() -> None:

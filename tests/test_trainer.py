@@ -122,6 +122,20 @@ def test_steps_stay_as_large_or_shrink_along_half_a_cosine(
     assert shares == pytest.approx(literal if kind == "cosine" else [1.0] * n)
 
 
+def test_averaged_weights_are_evaluated_and_kept_and_steps_go_on_from_the_last(
+    tmp_path: Path,
+) -> None:
+    settings = quick("averaged", epochs=3, patience=10)
+    fitted = fit(small_split(), settings, out=tmp_path / "run")
+    plain = fit(small_split(), settings.changed(average_epochs=0.0), out=tmp_path / "plain")
+    averaged, last = (RunFolder.open(tmp_path / name) for name in ("run", "plain"))
+    losses = [[record["loss"] for record in run.metrics()] for run in (averaged, last)]
+    assert losses[0] == losses[1]
+    assert not equal(fitted, plain)
+    value = Ranker(small_split(), "validation").measure(fitted)["sampled"]["ndcg@10"]
+    assert value == pytest.approx(max(record["validation"][METRIC] for record in averaged.metrics()))
+
+
 def test_the_weights_that_answer_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     settings = quick(epochs=15, patience=15, learning_rate=0.2)
     fitted = fit(small_split(), settings, out=tmp_path / "run")

@@ -38,6 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sgd": {"user_vector": "free", "optimizer": "sgd", "learning_rate": 1.0},
     "adamw": {"user_vector": "free", "optimizer": "adamw", "weight_decay": 0.01},
     "cosine": {"user_vector": "free", "schedule": "cosine"},
+    "averaged": {"user_vector": "history", "average_epochs": 0.5},
 }
 """Every sampler, loss and optimizer at least once."""
 

@@ -258,6 +258,9 @@ class TrainingSettings(Settings):
     """Pull of all parameters towards zero; helps where items are rare."""
     optimizer: Literal["adam", "adamw", "adagrad", "sgd"] = "adam"
     """The rule of the steps."""
+    average_epochs: float = Field(default=0.0, ge=0)
+    """What is evaluated and kept is an exponential moving average of the weights over about so many of the
+    last epochs, which takes out the noise of single steps; 0 keeps the last weights."""
     sparse_updates: bool = False
     """Update only the embedding rows that a step touched: faster where batches are far smaller."""
     patience: int = Field(default=10, ge=1)

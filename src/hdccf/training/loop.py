@@ -22,7 +22,7 @@ from hdccf.errors import ConfigError, RunError, TrainingError
 from hdccf.models.base import Model
 from hdccf.parallel import SINGLE_PROCESS, ProcessGroup, processors
 from hdccf.rng import generator_for
-from hdccf.training.optim import Rule, Stepper
+from hdccf.training.optim import MovingAverage, Rule, Stepper
 from hdccf.training.state import CheckpointStore, TrainingState
 from hdccf.training.telemetry import Board, Clock
 
@@ -82,6 +82,10 @@ class Loop:
         self.steppers = {
             name: Stepper(group, settings, clock, process_group) for name, group in model.groups.items()
         }
+        self.average: MovingAverage | None = None
+        if settings.average_epochs:
+            trained = dict.fromkeys(parameter for group in model.groups.values() for parameter in group)
+            self.average = MovingAverage(trained, settings.average_epochs * model.n_batches)
         self.best: dict[str, Tensor] = {}
         self._restored = False
         self.last_checkpoint = time.monotonic()
@@ -161,6 +165,8 @@ class Loop:
             stepper = self.steppers[objective.group]
             stepper.set_lr_factor(self._lr_factor(number))
             stepper.step(objective.loss)
+        if self.average is not None:
+            self.average.update((epoch - 1) * self.model.n_batches + number + 1)
         return bool(due_now)
 
     def _lr_factor(self, number: int) -> float:
@@ -177,32 +183,38 @@ class Loop:
         record = None
         self._refuse_lost_weights()
         if epoch % settings.evaluate_every == 0 or last:
-            means = {name: total / state.step for name, total in state.sums.items()}
-            with self.clock("evaluation"):
-                validation = self.validate(self.model)
-                last_batch = moved(batch, self.device)
-                diagnostics = self.model.diagnose(last_batch)
-                if self.diagnosis is not None:
-                    diagnostics |= self.diagnosis(self.model, last_batch)
-            record = {
-                "epoch": epoch,
-                "loss": means.pop("loss"),
-                "terms": means,
-                "validation": validation,
-                "diagnostics": diagnostics,
-                "seconds": round(state.seconds, 3),
-            }
-            # Without a validation part the last epoch is the one that counts.
-            value = validation.get(settings.validation_metric, float(epoch))
-            if value > state.best_value:
-                state.best_value, state.best_epoch, state.waited = value, epoch, 0
-                self._remember_best()
-            elif state.best_value > self.validate.chance:
-                # A model that orders items no better than chance has not begun to learn.
-                state.waited += 1
+            with nullcontext() if self.average is None else self.average.applied():
+                record = self._evaluate(batch)
         state.finished = bool(last or state.waited >= settings.patience)
         state.epoch, state.step, state.sums = epoch + 1, 0, {}
         return record
+
+    def _evaluate(self, batch: Any) -> dict[str, Any]:
+        """The record of the present weights, which are remembered if they are the best."""
+        state, settings = self.state, self.settings
+        means = {name: total / state.step for name, total in state.sums.items()}
+        with self.clock("evaluation"):
+            validation = self.validate(self.model)
+            last_batch = moved(batch, self.device)
+            diagnostics = self.model.diagnose(last_batch)
+            if self.diagnosis is not None:
+                diagnostics |= self.diagnosis(self.model, last_batch)
+        # Without a validation part the last epoch is the one that counts.
+        value = validation.get(settings.validation_metric, float(state.epoch))
+        if value > state.best_value:
+            state.best_value, state.best_epoch, state.waited = value, state.epoch, 0
+            self._remember_best()
+        elif state.best_value > self.validate.chance:
+            # A model that orders items no better than chance has not begun to learn.
+            state.waited += 1
+        return {
+            "epoch": state.epoch,
+            "loss": means.pop("loss"),
+            "terms": means,
+            "validation": validation,
+            "diagnostics": diagnostics,
+            "seconds": round(state.seconds, 3),
+        }
 
     def _refuse_lost_weights(self) -> None:
         """A loss shows what the step before did to the weights; of an epoch's last step this does."""
@@ -227,6 +239,9 @@ class Loop:
             more_tensors, more_numbers = checkpoint.pack_optimizer(optimizer, prefix)
             tensors.update(more_tensors)
             numbers.update(more_numbers)
+        if self.average is not None:
+            averages = enumerate(self.average.averages)
+            tensors |= {f"average.{number}": tensor for number, tensor in averages}
         with self.clock("checkpoints"):
             self.store.save(tensors, {"state": self.state.to_json(), "optimizers": numbers})
 
@@ -243,6 +258,8 @@ class Loop:
         of_model = {name: tensor for (kind, _, name), tensor in named if kind == "model"}
         checkpoint.fill(self.model, of_model, Path(place))
         try:
+            for number, average in enumerate(self.average.averages if self.average else ()):
+                average.copy_(tensors[f"average.{number}"])
             self.state = TrainingState.from_json(facts["state"])
             for prefix, optimizer in self._optimizers():
                 checkpoint.unpack_optimizer(optimizer, prefix, tensors, facts["optimizers"])

@@ -1,8 +1,8 @@
 """Optimizers by name: one Adam for dense gradients, one for the rows that a step touched."""
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -212,3 +212,43 @@ class Stepper:
                 is_sparse = gradient is not None and gradient.layout == torch.sparse_coo
                 parameter.grad = gradient if is_sparse == (kind == "sparse") else None
             optimizer.step()
+
+
+_UPDATES = 256
+"""Of an average in the time that it looks back: more cost more and change nothing."""
+
+
+class MovingAverage:
+    """An exponential moving average of weights over the last steps (Polyak averaging).
+
+    While fewer steps have been made than it looks back, it is the mean of all of them.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], steps: float) -> None:
+        self.parameters, self.steps = list(parameters), steps
+        self.every = max(1, round(steps / _UPDATES))
+        self.averages = [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Takes in the weights after a step; the first is step 1."""
+        if step % self.every == 0:
+            share = max(self.every / self.steps, self.every / step)
+            for average, parameter in zip(self.averages, self.parameters, strict=True):
+                average.lerp_(parameter, min(1.0, share))
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the averages within."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for average, parameter in zip(self.averages, self.parameters, strict=True):
+            kept = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(kept)
