@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from hdccf.models.neumf import NeuMF as NeuMF
     from hdccf.models.reference import MostPopular as MostPopular
     from hdccf.models.reference import Random as Random
+    from hdccf.models.sasrec import SASRec as SASRec
     from hdccf.models.sdgar import SDGAR as SDGAR
     from hdccf.models.svdpp import SVDpp as SVDpp
     from hdccf.recommend.recommender import Recommender as Recommender
@@ -102,6 +103,7 @@ _MODULE_OF = {
     "NeuMF": "hdccf.models.neumf",
     "MostPopular": "hdccf.models.reference",
     "Random": "hdccf.models.reference",
+    "SASRec": "hdccf.models.sasrec",
     "SDGAR": "hdccf.models.sdgar",
     "SVDpp": "hdccf.models.svdpp",
     "Recommender": "hdccf.recommend.recommender",

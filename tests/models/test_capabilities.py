@@ -95,7 +95,7 @@ def test_training_capabilities_have_defaults(name: str, fitted: Callable[[str], 
     assert shares is None or float(shares.shares.sum()) == pytest.approx(1.0)
     batch = next(iter(model.batches(torch.Generator().manual_seed(0))), None)
     if batch is not None:
-        assert model.item_negatives(batch) is None or name in ("hdccf", "ssm")
+        assert model.item_negatives(batch) is None or name in ("hdccf", "sasrec", "ssm")
 
 
 def test_opening_a_run_of_hdccf_imports_no_competitor(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_opening_a_run_of_hdccf_imports_no_competitor(tmp_path: Path) -> None:
 import sys
 import hdccf
 hdccf.load_run({str(tmp_path / "run")!r}).recommend([{small_split().train.user_ids[0]!r}], k=1)
-rest = "als chebycf ease enmf irgan sdgar factorization svdpp neumf lightgcn reference pairs".split()
+rest = "als chebycf ease enmf irgan sasrec sdgar factorization svdpp neumf lightgcn reference pairs".split()
 loaded = [name for name in rest if f"hdccf.models.{{name}}" in sys.modules]
 assert not loaded, loaded
 assert not any(name.startswith("hdccf.training") for name in sys.modules)

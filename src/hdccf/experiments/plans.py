@@ -28,6 +28,7 @@ TITLES = {
     "sd-gar": "SD-GAR",
     "ssm": "SSM",
     "lightgcn": "LightGCN",
+    "sasrec": "SASRec, softmax",
     "ease": "EASE",
     "als": "ALS",
     "chebycf": "ChebyCF",
@@ -54,6 +55,8 @@ FORMS = (
 """Which parts each form has."""
 SEEDLESS = ("chebycf", "ease")
 """Solved in closed form: every seed gives the same."""
+SEQUENTIAL = ("sasrec",)
+"""Models that need times: time-blind tables are without them."""
 _DEVELOPED = (
     "Each row's budget of tuning is above. HDCCF's defaults, presets and search space were developed on "
     "ML-100K and ML-1M, so that it has had more exploration here than the other rows."
@@ -265,13 +268,16 @@ def table(plan: Plan, time_aware: bool = False) -> list[Row]:
     rows = []
     for label in TITLES:
         model, calibrated = model_of(label), label in CALIBRATED
+        if model in SEQUENTIAL and not time_aware:
+            continue
         knows = entry_named(model).settings.space_named(SPACES.get(label, "")).knows_time
         settings, origin = plan.tuned(CALIBRATED.get(label, label), time_aware and knows)
         if calibrated:
             settings["calibrate"] = "full"
         if time_aware and not knows:
             origin += " (knows no time)"
-        given = time_aware and model == OURS and label not in ("hdccf-printed", "hdccf-corrected")
+        printed = label in ("hdccf-printed", "hdccf-corrected")
+        given = time_aware and model in (OURS, *SEQUENTIAL) and not printed
         rows.append(Row(label, settings, model, origin=origin, given=given, calibrated=calibrated))
     return plan.rows(rows)
 

@@ -117,6 +117,12 @@ def _ssm() -> "tuple[type[Settings], Build]":
     return SSM, build_ssm
 
 
+def _sasrec() -> "tuple[type[Settings], Build]":
+    from hdccf.models.sasrec import SASRec, build_sasrec
+
+    return SASRec, build_sasrec
+
+
 def _svdpp() -> "tuple[type[Settings], Build]":
     from hdccf.models.svdpp import SVDpp, build_svdpp
 
@@ -158,6 +164,7 @@ MODELS: dict[str, Entry] = {
     "pmf": Entry(_pmf, "probabilistic matrix factorisation: squared error with drawn zeros"),
     "bpr": Entry(_bpr, "Bayesian personalised ranking: a positive above one unobserved item"),
     "ssm": Entry(_ssm, "sampled softmax: a positive's share among itself and many negatives"),
+    "sasrec": Entry(_sasrec, "self-attention over the history, and a softmax over the next item"),
     "svdpp": Entry(_svdpp, "SVD++: a factorisation whose users also add up the items of their history"),
     "neumf": Entry(_neumf, "a factorisation and a perceptron over pairs in one logit (NeuMF)"),
     "lightgcn": Entry(_lightgcn, "BPR on vectors that are averaged over the graph's neighbours"),

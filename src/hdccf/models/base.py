@@ -33,7 +33,7 @@ Candidates = Int64[Tensor, "b c"]
 """Items that each user is compared with."""
 Scores = Float[Tensor, "b c"]
 
-FOLD_IN_ITEMS = "hdccf, bpr, ssm, pmf, lightgcn, enmf and als"
+FOLD_IN_ITEMS = "hdccf, sasrec, bpr, ssm, pmf, lightgcn, enmf and als"
 FEATURED = "hdccf, bpr, ssm and pmf"
 FOLD_IN_USERS = f"chebycf, ease, most-popular, {FOLD_IN_ITEMS}"
 

@@ -318,7 +318,7 @@ def build_pmf(settings: PMF, train: Interactions, generator: torch.Generator) ->
 
 def build_bpr(settings: BPR, train: Interactions, generator: torch.Generator) -> Model:
     if settings.sampler == "block":
-        return _over_blocks(settings, train, generator, loss="bpr", similarity="dot")
+        return over_blocks(settings, train, generator, loss="bpr", similarity="dot")
     shares = bpr_shares if settings.sampler == "uniform" else None
     return _over_pairs(settings, train, pairwise_loss, "dot", generator, shares=shares)
 
@@ -326,7 +326,7 @@ def build_bpr(settings: BPR, train: Interactions, generator: torch.Generator) ->
 def build_ssm(settings: SSM, train: Interactions, generator: torch.Generator) -> Model:
     if settings.sampler == "block":
         own = {"temperature": settings.temperature, "similarity": settings.similarity}
-        return _over_blocks(settings, train, generator, loss="contrastive", **own)
+        return over_blocks(settings, train, generator, loss="contrastive", **own)
     stated = f"sampled softmax: softmax of f/τ, τ = {settings.temperature:g}"
     shares = partial(softmax_shares, temperature=settings.temperature, stated=stated)
     return _over_pairs(
@@ -366,9 +366,10 @@ def _over_pairs(
     )
 
 
-def _over_blocks(
-    settings: _OnBlocksToo, train: Interactions, generator: torch.Generator, **own: Any
+def over_blocks(
+    settings: BlockSettings, train: Interactions, generator: torch.Generator, **own: Any
 ) -> HDCCFModel:
+    """HDCCF's network and sampler with the settings that it shares, and without its own parts."""
     shared = {
         name: getattr(settings, name) for name in type(settings).model_fields if name in HDCCF.model_fields
     }
