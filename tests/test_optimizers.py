@@ -236,15 +236,14 @@ def test_a_process_group_reduces_dense_gradients_unless_updates_are_sparse(spars
 def test_an_average_of_weights_is_as_defined(steps: float) -> None:
     weight = nn.Parameter(torch.zeros(3))
     average = MovingAverage([weight], steps)
-    literal, n = np.zeros(3), 0
+    literal = np.zeros(3)
     every = max(1, round(steps / 256))
     for step in range(1, 41):
         with torch.no_grad():
             weight.copy_(torch.randn(3, generator=torch.Generator().manual_seed(step)))
         average.update(step)
         if step % every == 0:
-            n += 1
-            share = max(1 / n, every / steps)
+            share = min(1.0, max(4 * every / step, every / steps))
             literal = (1 - share) * literal + share * weight.detach().double().numpy()
     last = weight.detach().clone()
     with average.applied():

@@ -216,12 +216,15 @@ class Stepper:
 
 _UPDATES = 256
 """Of an average in the time that it looks back: more cost more and change nothing."""
+_RECENT = 4
+"""At the beginning an average looks back over about this fraction, a quarter, of the steps so far."""
 
 
 class MovingAverage:
     """An exponential moving average of weights over the last steps (Polyak averaging).
 
-    While fewer steps have been made than it looks back, it is the mean of all of them.
+    As long as training is young it looks back less far (polynomial-decay averaging, Shamir and Zhang, 2013):
+    a mean of all steps would have the first weights in it, and make a fast start look slow.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], steps: float) -> None:
@@ -233,7 +236,7 @@ class MovingAverage:
     def update(self, step: int) -> None:
         """Takes in the weights after a step; the first is step 1."""
         if step % self.every == 0:
-            share = max(self.every / self.steps, self.every / step)
+            share = max(self.every / self.steps, _RECENT * self.every / step)
             for average, parameter in zip(self.averages, self.parameters, strict=True):
                 average.lerp_(parameter, min(1.0, share))
 

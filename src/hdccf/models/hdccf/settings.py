@@ -340,7 +340,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "hdccf": {},
-    "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START},
+    "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START, "average_epochs": 2.0},
     "time-blind": _TIME_BLIND,
     "spectral": _TIME_BLIND_FAST,
     "recency": {
@@ -398,6 +398,8 @@ _MANY_USERS = 10_000
 """With as many, vectors that see a user once an epoch get many steps an epoch, and smaller ones do."""
 _MANY_ITEMS = 4_000
 """With as many, attention takes longer vectors and a smaller temperature (decision 19)."""
+_SHORT_HISTORIES = 20
+"""Where users have fewer items on average, attention takes a larger dropout (decision 19)."""
 _USERS_SEEN = 40_000
 """Users between two evaluations of such vectors: few users take many epochs."""
 _KINDS = ("user_vector", "history_encoder", "similarity")
@@ -451,6 +453,7 @@ def automatic_candidates(train: "Interactions", *, validated: bool = True, **fix
             "learning_rate": 4e-3,
             "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
             "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
+            "attention_dropout": 0.5 if degrees.mean() < _SHORT_HISTORIES else 0.2,
         }
         if train.n_items >= _MANY_ITEMS:
             attention |= {**sharp, "embedding_dim": 128, "learning_rate": 2e-3}
