@@ -17,6 +17,7 @@ from hdccf.data.synthetic import synthetic_world
 from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments import reproduce as reproducing
+from hdccf.experiments.diagnostics import diagnostics_of
 from hdccf.experiments.plans import PAPER, TITLES, Plan, Row, Task, all_training, task_of
 from hdccf.experiments.reproduce import Reproduction
 from hdccf.models.hdccf.settings import HDCCF
@@ -257,6 +258,17 @@ def test_scores_are_described_on_request(split: Split, tmp_path: Path) -> None:
     for kind in ("csv", "md", "tex", "png", "svg"):
         assert stem.with_name(f"small.{kind}").stat().st_size > 0
     assert "overlap width" in stem.with_name("small.md").read_text()
+
+
+def test_an_ablation_s_lines_have_diagnostics_of_the_trained_model(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL, only=("bpr-plus", "unmodulated", "paper"))
+    made = Reproduction(plan, split)
+    (stem,) = made.run("ablation")
+    lines = made.journal.records()
+    assert ["modulation-spread" in line["diagnostics"] for line in lines] == [True, False, True]
+    fitted = fit(split, HDCCF(**lines[2]["settings"]), options=FitOptions(calibrate=False))
+    assert lines[2]["diagnostics"] == pytest.approx(diagnostics_of(fitted.model, split))
+    assert "## Diagnostics" in stem.with_name("small.md").read_text()
 
 
 def test_one_part_of_a_table_can_be_asked_for(split: Split, tmp_path: Path) -> None:
