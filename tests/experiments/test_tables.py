@@ -306,7 +306,7 @@ def test_an_ablation_has_a_table_of_diagnostics_for_the_seeds_that_have_them(
     assert lines[2:5] == [
         "| wo-i | 0 | 0.25 | – | – | – | – | – | – | 2 |",
         "| bpr-plus | – | – | – | – | – | – | – | – | – |",
-        "| paper | 0 | 0.25 | 0.85 | 0.03 | 0.007 | 0.002 | 3.5 | 0 | 2 |",
+        "| paper | 0 | 0.25 | 0.85 ± 0.071 | 0.03 ± 0.014 | 0.007 ± 0.0042 | 0.002 | 3.5 ± 2.1 | 0 | 2 |",
     ]
     table = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
     spread = [line for line in table if line["metric"] == "modulation-spread"]

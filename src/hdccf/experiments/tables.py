@@ -488,8 +488,8 @@ DIAGNOSTICS = (
     "(Eq. 8) over pairs of a user and an item, averaged over dimensions. Gradient: of the gradient that "
     "negatives get on a user's item side, the share on the known false negatives (the user's validation and "
     "test items), beside what they would get if all unobserved items got the same; and the share on the "
-    "user's training items. Means over the seeds whose line in the journal has them; – where there is "
-    "nothing to measure."
+    "user's training items. Mean ± deviation over the seeds whose line in the journal has them; – where "
+    "there is nothing to measure."
 )
 """What a table of diagnostics shows, in words."""
 
@@ -518,9 +518,14 @@ def _diagnostics_table(diagnosed: Mapping[str, dict[str, Cell]]) -> tuple[list[s
     rows = []
     for label, cells in diagnosed.items():
         seeds = sorted({cell.seeds for cell in cells.values()})
-        texts = [f"{cells[name].mean:.3g}" if name in cells else "–" for name in shown]
+        texts = [_short(cells[name]) if name in cells else "–" for name in shown]
         rows.append([label, *texts, ", ".join(map(str, seeds)) or "–"])
     return ["", *(_DIAGNOSTICS[name] for name in shown), "seeds"], rows
+
+
+def _short(cell: Cell) -> str:
+    """Rates and spreads may be far below what four digits after the point show."""
+    return f"{cell.mean:.3g}" + (f" ± {cell.std:.2g}" if cell.std else "")
 
 
 def _against_paper(results: Results) -> dict[str, list[float]]:
