@@ -45,6 +45,12 @@ def test_one_that_was_asked_more_answers_one_that_is_asked_less(journal: Journal
     assert journal.find(run_of(Row("x"))) is not None
 
 
+def test_a_line_from_before_there_were_diagnostics_is_not_run_again(journal: Journal) -> None:
+    run, found = run_of(Row("x")), evaluated(0.3, 0)
+    journal.append(record_of(run, found.values), found)
+    assert journal.find(run_of(Row("x", diagnostics=True))) is not None
+
+
 def test_settings_that_came_or_went_since_do_not_matter_where_they_were_not_used(journal: Journal) -> None:
     run, found = run_of(Row("x", {"temperature": 0.2})), evaluated(0.3, 0)
     older = record_of(run, found.values)

@@ -251,6 +251,81 @@ def test_an_ablation_has_each_row_s_p_against_the_paper_s_model(journal: Journal
     assert "p is of a row against paper" in (tmp_path / "small.md").read_text()
 
 
+def test_an_ablation_s_row_without_values_by_user_has_no_p(journal: Journal, tmp_path: Path) -> None:
+    rows = [Row(label, {"temperature": t}, seeds=2) for label, t in (("wo-i", 0.3), ("paper", 0.4))]
+    more = [*rows, Row("ours", {"temperature": 0.5}, seeds=2)]
+    outcome = journal_of(journal, more, {"wo-i": 0.300, "paper": 0.3005, "ours": 0.5})
+
+    def known(record: Record) -> Evaluation | None:
+        return None if record["settings"]["temperature"] == 0.5 else journal.evaluation(record)
+
+    p = []
+    for asked in (rows, more):
+        write_study(Results.of("s", asked, outcome, "command").compared(known), tmp_path / "s")
+        lines = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+        p.append({line["row"]: float(line["mean"]) for line in lines if line["metric"] == "p, full NDCG@10"})
+    assert p[0]["wo-i"] == p[1]["wo-i"]
+    assert np.isnan(p[1]["ours"])
+
+
+def test_an_ablation_has_a_table_of_diagnostics_for_the_seeds_that_have_them(
+    journal: Journal, tmp_path: Path
+) -> None:
+    rows = [
+        Row(label, {"temperature": t}, seeds=2, diagnostics=True)
+        for label, t in (("wo-i", 0.3), ("bpr-plus", 0.35), ("paper", 0.4))
+    ]
+    outcome = journal_of(journal, rows, {"wo-i": 0.3, "bpr-plus": 0.2, "paper": 0.31})
+    for record in (*outcome.records["wo-i"], *outcome.records["paper"]):
+        record["terms"] = {"clipped-items": 0.0, "clipped-users": 0.25, "user-item": 6.2}
+    shares = {"uniform-on-false-negatives": 0.002, "on-training-items": 0.0}
+    first, second = outcome.records["paper"]
+    first["diagnostics"] = {
+        "modulation": 0.9,
+        "modulation-spread": 0.02,
+        "on-false-negatives": 0.004,
+        **shares,
+    }
+    second["diagnostics"] = {
+        "modulation": 0.8,
+        "modulation-spread": 0.04,
+        "on-false-negatives": 0.01,
+        **shares,
+    }
+    found = Results.of("Title", rows, outcome, "command")
+    write_study(found, tmp_path / "x")
+    text = (tmp_path / "x.md").read_text()
+    accuracy, _, below = text.partition("## Diagnostics\n\n")
+    assert "clip" not in accuracy
+    lines = below.splitlines()
+    assert lines[0] == (
+        "|  | clip rate, items | clip rate, users | mean of m | spread of m | gradient on false negatives "
+        "| if uniform | ratio | gradient on training items | seeds |"
+    )
+    # A run of earlier code has clip rates only; BPR has not even these.
+    assert lines[2:5] == [
+        "| wo-i | 0 | 0.25 | – | – | – | – | – | – | 2 |",
+        "| bpr-plus | – | – | – | – | – | – | – | – | – |",
+        "| paper | 0 | 0.25 | 0.85 ± 0.071 | 0.03 ± 0.014 | 0.007 ± 0.0042 | 0.002 | 3.5 ± 2.1 | 0 | 2 |",
+    ]
+    table = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    spread = [line for line in table if line["metric"] == "modulation-spread"]
+    assert [(line["row"], line["protocol"], line["seeds"]) for line in spread] == [("paper", "", "2")]
+    assert float(spread[0]["std"]) == pytest.approx(np.std([0.02, 0.04], ddof=1))
+    assert "Title: diagnostics" in (tmp_path / "x.tex").read_text()
+    del second["diagnostics"]
+    write_study(found, tmp_path / "x")
+    assert (
+        "| paper | 0 | 0.25 | 0.9 | 0.02 | 0.004 | 0.002 | 2 | 0 | 1, 2 |" in (tmp_path / "x.md").read_text()
+    )
+
+
+def test_without_any_diagnostics_there_is_no_such_table(journal: Journal, tmp_path: Path) -> None:
+    rows = [Row("paper", diagnostics=True), Row("ours", {"temperature": 0.2}, diagnostics=True)]
+    _, text, _ = study(journal, tmp_path, rows)
+    assert "Diagnostics" not in text
+
+
 def test_latex_is_in_the_paper_s_form(journal: Journal, tmp_path: Path) -> None:
     found = results(journal, {"bpr": 0.30, "ease": 0.40, "hdccf": 0.44})
     write_table(found, tmp_path / "table" / "small")

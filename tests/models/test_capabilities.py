@@ -93,6 +93,7 @@ def test_training_capabilities_have_defaults(name: str, fitted: Callable[[str], 
     observed[0] = True
     shares = model.negative_shares(scores, observed)
     assert shares is None or float(shares.shares.sum()) == pytest.approx(1.0)
+    assert model.modulation(torch.tensor([0]), torch.tensor([1])) is None  # HDCCF's default has none either
     batch = next(iter(model.batches(torch.Generator().manual_seed(0))), None)
     if batch is not None:
         assert model.item_negatives(batch) is None or name in ("hdccf", "sasrec", "ssm")

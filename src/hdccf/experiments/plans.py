@@ -190,6 +190,8 @@ class Row:
     """Also tested with the validation items known, as SASRec's published figures are."""
     densities: bool = False
     """Also how its scores are distributed."""
+    diagnostics: bool = False
+    """Also how its modulation varies, and how much of its gradient false negatives get."""
     calibrated: bool = False
     """With a popularity dial and an item–item filter, weighed by validation."""
 
@@ -298,7 +300,7 @@ def ablation(plan: Plan) -> list[Row]:
             rows.append(Row("time-aware, random start", {**ours, "start": "random"}))
         if ours.get("user_vector") == "history":
             rows += [Row("history as a sum", {"user_vector": "history"}), *_losses(ours, "same vectors")]
-    return plan.rows(rows)
+    return [replace(row, diagnostics=True) for row in plan.rows(rows)]
 
 
 def _losses(ours: Mapping[str, Any], words: str) -> list[Row]:

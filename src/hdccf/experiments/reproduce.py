@@ -28,6 +28,7 @@ from hdccf.errors import ConfigError, HdccfError, RunError
 from hdccf.evaluation import Evaluation, evaluate
 from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.experiments import plans
+from hdccf.experiments.diagnostics import diagnostics_of
 from hdccf.experiments.figures import densities_of, draw_bars, draw_densities, draw_sweeps
 from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name
 from hdccf.experiments.studies import cut_half_a_line
@@ -378,6 +379,8 @@ class Reproduction:
             record["given"] = _asked(test(scores(_with_histories(fitted, history), history)), task)
         if run.row.densities:
             record["densities"] = densities_of(fitted, split)
+        if run.row.diagnostics:
+            record["diagnostics"] = diagnostics_of(fitted.model, split)
         names = [f"{protocol}/{metric}" for protocol in task.protocols for metric in task.metrics]
         # Of all that evaluation knows, what tests need, at half the size.
         kept = found.per_user.select("user", *(pl.col(name).cast(pl.Float32) for name in names))

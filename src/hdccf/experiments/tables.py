@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -437,6 +437,10 @@ def write_study(results: Results, stem: Path) -> None:
             text.append(
                 "–" if math.isnan(value) else f"{value:.3f}" if value >= _LEAST_SHOWN else f"{value:.0e}"
             )
+    diagnosed = {row.label: _diagnosed(outcome.records[row.label]) for row in rows if row.diagnostics}
+    for label, found in diagnosed.items():
+        lines += [(label, "", None, "", name, *astuple(cell)) for name, cell in found.items()]
+    diagnostics = _diagnostics_table(diagnosed)
     failures = "\n".join(f"- left out: {label}: {why}" for label, why in outcome.failures.items())
     origins = "\n".join(f"- {row.label}: {row.origin}" for row in rows if row.origin)
     parts = [f"# {results.title}", markdown_table(columns, texts), origins, failures]
@@ -445,19 +449,83 @@ def write_study(results: Results, stem: Path) -> None:
     )
     parts += [
         f"Mean ± deviation over seeds.{tested if PRINTED in cells else ''}",
+        *(("## Diagnostics", markdown_table(*diagnostics), DIAGNOSTICS) if diagnostics else ()),
         provenance(outcome, results.command),
     ]
     write_files(
         stem,
         csv=csv_text(("row", "setting", "value", *CSV_HEAD[1:]), lines),
         md="\n\n".join(part for part in parts if part) + "\n",
-        tex=latex_table(
-            [latex(text) for text in columns],
-            [[latex(text) for text in line] for line in texts],
-            caption=latex(results.title),
-            label=f"tab:{stem.parent.name}-{stem.name}",
-        ),
+        tex=_latex_study(columns, texts, results.title, stem)
+        + (_latex_study(*diagnostics, f"{results.title}: diagnostics", stem, "-why") if diagnostics else ""),
     )
+
+
+def _latex_study(
+    head: Sequence[str], rows: Sequence[Sequence[str]], title: str, stem: Path, part: str = ""
+) -> str:
+    return latex_table(
+        [latex(text) for text in head],
+        [[latex(text) for text in line] for line in rows],
+        caption=latex(title),
+        label=f"tab:{stem.parent.name}-{stem.name}{part}",
+    )
+
+
+_DIAGNOSTICS = {
+    "clipped-items": "clip rate, items",
+    "clipped-users": "clip rate, users",
+    "modulation": "mean of m",
+    "modulation-spread": "spread of m",
+    "on-false-negatives": "gradient on false negatives",
+    "uniform-on-false-negatives": "if uniform",
+    "false-negative-ratio": "ratio",
+    "on-training-items": "gradient on training items",
+}
+"""Name in the journal and in CSV → title."""
+DIAGNOSTICS = (
+    "Clip rate: positives at the lower bound, at the best epoch. Spread of m: deviation of the modulation "
+    "(Eq. 8) over pairs of a user and an item, averaged over dimensions. Gradient: of the gradient that "
+    "negatives get on a user's item side, the share on the known false negatives (the user's validation and "
+    "test items), beside what they would get if all unobserved items got the same; and the share on the "
+    "user's training items. Mean ± deviation over the seeds whose line in the journal has them; – where "
+    "there is nothing to measure."
+)
+"""What a table of diagnostics shows, in words."""
+
+
+def _diagnosed(records: Sequence[Record]) -> dict[str, Cell]:
+    """The diagnostics of a row, over the seeds that have them: runs of earlier code have clip rates only."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        each = {**record.get("terms", {}), **record.get("diagnostics", {})}
+        if "on-false-negatives" in each:
+            each["false-negative-ratio"] = each["on-false-negatives"] / each["uniform-on-false-negatives"]
+        for name in each.keys() & _DIAGNOSTICS.keys():
+            found.setdefault(name, []).append(each[name])
+    return {
+        name: Cell(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+        for name in _DIAGNOSTICS
+        if (values := found.get(name))
+    }
+
+
+def _diagnostics_table(diagnosed: Mapping[str, dict[str, Cell]]) -> tuple[list[str], list[list[str]]] | None:
+    """Head and rows; None where no row has any."""
+    shown = [name for name in _DIAGNOSTICS if any(name in cells for cells in diagnosed.values())]
+    if not shown:
+        return None
+    rows = []
+    for label, cells in diagnosed.items():
+        seeds = sorted({cell.seeds for cell in cells.values()})
+        texts = [_short(cells[name]) if name in cells else "–" for name in shown]
+        rows.append([label, *texts, ", ".join(map(str, seeds)) or "–"])
+    return ["", *(_DIAGNOSTICS[name] for name in shown), "seeds"], rows
+
+
+def _short(cell: Cell) -> str:
+    """Rates and spreads may be far below what four digits after the point show."""
+    return f"{cell.mean:.3g}" + (f" ± {cell.std:.2g}" if cell.std else "")
 
 
 def _against_paper(results: Results) -> dict[str, list[float]]:
@@ -466,15 +534,16 @@ def _against_paper(results: Results) -> dict[str, list[float]]:
         return {}
     labels = [row.label for row in results.rows]
     systems = on_common_seeds(results.per_user, results.seedless)
+    others = [label for label in labels if label in systems and label != PRINTED]
     measures = [measure for measure in results.measures if measure[1] == "ndcg@10"]
     differences = []
     for protocol, metric in measures:
         of_user = averaged_over_seeds(systems, f"{protocol}/{metric}")
-        differences += [of_user[label] - of_user[PRINTED] for label in labels if label != PRINTED]
+        differences += [of_user[label] - of_user[PRINTED] for label in others]
     tests = paired_tests(differences, resamples=1, generator=np.random.default_rng(0))
     corrected = iter(holm([test.p_t for test in tests]))
     return {
-        f"p, {title_of(measure)}": [math.nan if label == PRINTED else next(corrected) for label in labels]
+        f"p, {title_of(measure)}": [next(corrected) if label in others else math.nan for label in labels]
         for measure in measures
     }
 
@@ -487,7 +556,7 @@ def _extra_columns(rows: list[Row], outcome: Outcome) -> dict[str, list[float]]:
             name: [mean(record["densities"][key] for record in records[row.label]) for row in rows]
             for name, key in (("overlap width", "width"), ("overlap area", "shared_area"))
         }
-    if rows[0].curve.startswith("omega") or PRINTED in records:
+    if rows[0].curve.startswith("omega"):
         terms = [
             t for t in ("clipped-items", "clipped-users") if t in records[rows[0].label][0].get("terms", ())
         ]

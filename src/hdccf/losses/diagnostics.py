@@ -1,4 +1,4 @@
-"""Diagnostics of negatives: masked share, effective number, hardness, false-negative rate, gradients."""
+"""Diagnostics of negatives (masked share, effective number, hardness, gradients) and of the modulation."""
 
 from typing import NamedTuple
 
@@ -52,11 +52,28 @@ def _rows_with_negatives(shares: Float[Tensor, "b c"], kept: Bool[Tensor, "b c"]
     return torch.where(kept.any(1, keepdim=True), shares, 0.0)
 
 
+def modulation_spread(modulation: Float[Tensor, "n d"]) -> dict[str, float]:
+    """Of the modulation m of some pairs (Eq. 8): its mean, and its deviation over pairs, both averaged over
+    dimensions.
+
+    Without a spread m is the same for all pairs: a fixed weight of each dimension, which the vectors could
+    have learnt.
+
+    Examples
+    --------
+    >>> modulation_spread(torch.tensor([[0.5, 1.0], [0.75, 1.0]]))  # the second dimension does not vary
+    {'modulation': 0.8125, 'modulation-spread': 0.0625}
+    """
+    m = modulation.double()
+    spread = m.std(0, correction=0).mean()
+    return {"modulation": float(m.mean()), "modulation-spread": float(spread)}
+
+
 class NegativeShares(NamedTuple):
-    """The share of a user's gradient that each unobserved item gets; the shares sum to 1."""
+    """The share of a user's gradient that each negative gets; the shares sum to 1."""
 
     shares: Float[Tensor, " items"]
-    """0 for observed items."""
+    """0 for observed items, unless training takes them as negatives too."""
     effective: float
     """The number of equally hard negatives that would share the gradient as unevenly."""
     stated: str
@@ -78,14 +95,24 @@ def softmax_shares(
     return NegativeShares(shares, float(effective), stated)
 
 
-def bpr_shares(scores: Float[Tensor, " items"], observed: Bool[Tensor, " items"]) -> NegativeShares | None:
-    """∝ σ(f⁻ − f⁺), averaged over the user's positives; None where there are none."""
+def bpr_shares(
+    scores: Float[Tensor, " items"],
+    observed: Bool[Tensor, " items"],
+    log_weights: Float[Tensor, " items"] | None = None,
+) -> NegativeShares | None:
+    """∝ weight·σ(f⁻ − f⁺), averaged over the user's positives; None where there are none.
+
+    The weights are those by which negatives are drawn, uniformly where none are given.
+    """
     if not bool(observed.any()):
         return None
+    stated = "BPR: σ(f⁻ − f⁺), averaged over the user's positives"
     each = torch.zeros_like(scores)
     for positive in scores[observed]:
         each += torch.sigmoid(scores - positive)
+    if log_weights is not None:
+        each *= log_weights.exp()
+        stated += ", by how often an item is drawn"
     shares = each.masked_fill(observed, 0.0)
     shares = shares / shares.sum()
-    stated = "BPR: σ(f⁻ − f⁺), averaged over the user's positives"
     return NegativeShares(shares, float(1 / shares.square().sum()), stated)

@@ -138,7 +138,11 @@ class Model(nn.Module):
     def negative_shares(
         self, scores: Float[Tensor, " items"], observed: Bool[Tensor, " items"]
     ) -> NegativeShares | None:
-        """A user's gradient by unobserved item; None for losses that weigh their negatives otherwise."""
+        """A user's gradient by negative item; None for losses that weigh their negatives otherwise."""
+        return None
+
+    def modulation(self, users: Users, items: Items) -> Float[Tensor, "b d"] | None:
+        """What both vectors of each pair are multiplied by (Eq. 8); None where nothing is."""
         return None
 
     def scorer(self) -> Scorer:
@@ -245,6 +249,11 @@ class VectorScorer:
     def _unit_items(self) -> Float[Tensor, "n d"]:
         """Once for all users who ask: for one user this takes many times what the product takes."""
         return unit(self.items.embedding.detach())
+
+    @torch.no_grad()
+    def modulation(self, users: Users, items: Items) -> Float[Tensor, "b d"] | None:
+        """What both vectors of each pair are multiplied by (Eq. 8); None where nothing is."""
+        return self.similarity.modulation(_pick(self.users, users), _pick(self.items, items))
 
     def with_users(self, rows: Int64[Tensor, " r"], users: Vectors) -> "VectorScorer":
         """The same with other vectors for some users; `users` has one for every user."""

@@ -138,7 +138,7 @@ def _in_units(
             if not left.any():
                 continue
             units = units_of(row[left])
-            positive.append(units.of(row[_held_out(split, int(user))]))
+            positive.append(units.of(row[held_out_items(split, int(user))]))
             drawn = generator.choice(np.flatnonzero(left), min(each, int(left.sum())), replace=False)
             unobserved.append(units.of(row[drawn]))
             n_unobserved += int(left.sum())
@@ -195,7 +195,7 @@ def negatives_of(
         scores=values[hardest],
         probabilities=probabilities[hardest],
         shares=None if shares is None else shares.shares.double().numpy()[hardest],
-        held_out=np.isin(hardest, _held_out(split, user)),
+        held_out=np.isin(hardest, held_out_items(split, user)),
         all_shares=shares,
         expected=float(probabilities[left].sum()),
         grid=grid,
@@ -203,7 +203,8 @@ def negatives_of(
     )
 
 
-def _held_out(split: Split, user: int) -> NDArray[np.int32]:
+def held_out_items(split: Split, user: int) -> NDArray[np.int32]:
+    """A user's validation and test items: the known false negatives."""
     return np.concatenate([split.validation.by_user.of(user), split.test.by_user.of(user)])
 
 

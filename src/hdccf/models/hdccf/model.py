@@ -24,7 +24,7 @@ from hdccf.data.weights import weights_of
 from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.losses.diagnostics import NegativeShares, bpr_shares, describe_negatives, softmax_shares
 from hdccf.losses.negatives import NegativeSet
-from hdccf.models.base import ALL, Kind, Objective, Scorer, VectorScorer
+from hdccf.models.base import ALL, Items, Kind, Objective, Scorer, Users, VectorScorer
 from hdccf.models.fold_in import ContrastiveRows, PairRows, RowLoss, solve
 from hdccf.models.hdccf import steps
 from hdccf.models.hdccf.network import HDCCFNetwork
@@ -114,14 +114,21 @@ class HDCCFModel(HDCCFNetwork):
         self, scores: Float[Tensor, " items"], observed: Bool[Tensor, " items"]
     ) -> NegativeShares | None:
         s = self.settings
+        plain = s.frequency_correction == 1
+        log_weights = None if plain else self.log_weights("items", drawn_by_frequency=False)
         if s.loss == "bpr":
-            return bpr_shares(scores, observed) if s.sampler == "block" else None
+            return bpr_shares(scores, observed, log_weights) if s.sampler == "block" else None
         if s.loss != "contrastive":
             return None
-        popular = "" if s.frequency_correction == 1 else f" and frequency^{1 - s.frequency_correction:.3g}"
+        if not s.mask_observed:
+            # What a user has is among the negatives, and takes its share.
+            observed = torch.zeros_like(observed)
+        popular = "" if plain else f" and frequency^{1 - s.frequency_correction:.3g}"
         stated = f"the contrastive loss: softmax of f/τ, τ = {s.temperature:g}{popular}"
-        log_weights = self.log_weights("items", drawn_by_frequency=False)
         return softmax_shares(scores, observed, s.temperature, stated, log_weights)
+
+    def modulation(self, users: Users, items: Items) -> Float[Tensor, "b d"] | None:
+        return self.scorer().modulation(users, items)
 
     def scorer(self) -> VectorScorer:
         return VectorScorer(self.user_item, self.all_users(), self.items.all())
