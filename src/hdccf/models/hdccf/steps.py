@@ -22,7 +22,7 @@ from hdccf.parallel import ProcessGroup
 from hdccf.similarity import Cosine, Similarity, Vectors
 
 _NEAREST_TEMPERATURE = 0.1
-"""As published; with the user–item loss's .07 the gain on ml-100k was half as large (decision 06)."""
+"""As published; with the user–item loss's .07 the gain on ml-100k was half as large (results/notes.md)."""
 
 Terms = dict[str, Float[Tensor, ""]]
 Loss = tuple[Float[Tensor, ""], Terms]
@@ -373,7 +373,7 @@ def _nearest_relations(
 
     The neighbour p of v is contrasted with all users and items of the block, nothing weighted or masked:
     −log e^{f(p,v)/τ} / Σ_n e^{f(p,n)/τ} (Sun et al., 2024). Where p is in the block, e^{f(p,p)/τ} is in the
-    sum, which takes force from the negatives; without it the gain is smaller (decision 06).
+    sum, which takes force from the negatives; without it the gain is smaller (results/notes.md).
     """
     columns = block.columns
     if columns is None:
