@@ -68,6 +68,11 @@ class Literal:
         self.past = self.items if model.past is None else tables(model.past)
         self.attention = model.attention
         self.users = None if model.users is None else tables(model.users)
+        if self.s.nearest:
+            self.nearest_users, self.nearest_items = (
+                model.nearest_users.tolist(),
+                model.nearest_items.tolist(),
+            )
         self.lowest = model.user_item.lowest
         self._similarities = {
             name: None if kind is None else similarity(kind)
@@ -235,6 +240,29 @@ class Literal:
             below = top + s.item_side * over_items(r) + s.user_side * over_users(c)
             each.append(-math.log(top / below))
         parts = {"user-item": weighted_mean(each, batch.weights)}
+        if s.nearest:
+            n = min(len(users), len(columns))
+            if s.user_user_weight:
+                assert self.users is not None
+                parts["user-user"] = s.user_user_weight * self._nearest(
+                    self.score("uu", self.users, self.users),
+                    self.score("ui", self.users, self.items),
+                    self.nearest_users,
+                    users,
+                    columns,
+                    (draws.pop(0)[:n].tolist(), draws.pop(0).tolist()),
+                )
+            if s.item_item_weight:
+                of_rows = self.score("ui", user_vectors, self.items)
+                parts["item-item"] = s.item_item_weight * self._nearest(
+                    self.score("ii", self.items, self.items),
+                    lambda item, row: of_rows(row, item),
+                    self.nearest_items,
+                    columns,
+                    list(range(len(users))),
+                    (draws.pop(0)[:n].tolist(), draws.pop(0).tolist()),
+                )
+            return parts
         if s.user_user_weight or s.item_item_weight:
             anchors = draws.pop(0)[: s.batch_size].tolist()
         if s.user_user_weight:
@@ -268,6 +296,25 @@ class Literal:
             tops = [math.exp(f(anchor, x) / tau) for x in neighbours if x != anchor]
             each.append(sum(-math.log(top / (top + negatives)) for top in tops) / max(1, len(tops)))
         return each
+
+    def _nearest(
+        self,
+        f: literal.Score,
+        across: literal.Score,
+        nearest: list[list[int]],
+        own: list[int],
+        others: list[int],
+        drawn: tuple[list[int], list[int]],
+    ) -> float:
+        """The mean of −log e^{f(p,v)/τ} / Σ e^{f(p,n)/τ} over anchors v and their drawn neighbours p ≠ v."""
+        tau, terms = 0.1, []
+        for anchor, place in zip(*drawn, strict=True):
+            v = own[anchor]
+            p = nearest[v][place]
+            below = sum(math.exp(f(p, x) / tau) for x in own)
+            below += sum(math.exp(across(p, x) / tau) for x in others)
+            terms.append(0.0 if p == v else -math.log(math.exp(f(p, v) / tau) / below))
+        return sum(terms) / len(terms)
 
     def held(self, negatives: list[tuple[float, float]], positives: list[float], omega: float) -> float:
         """Eq. 15 and 16 with weights that are taken as they are: Q is their sum."""

@@ -21,6 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "user_user_weight": 0.1,
     },
     "block": {"user_vector": "free", "user_user_weight": 0.1, "item_item_weight": 0.1},
+    "nearest": {"user_vector": "free", "nearest": 3, "user_user_weight": 0.1, "item_item_weight": 0.1},
     "drawn-block": {"user_vector": "free", "block_items": 8, "recency_half_life": 4.0},
     "in-batch": {
         "sampler": "in-batch",

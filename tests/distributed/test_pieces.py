@@ -29,6 +29,7 @@ from hdccf.evaluation.candidates import frozen_candidates
 from hdccf.files import locked
 from hdccf.models import MODELS
 from hdccf.models.factorization import BPR
+from hdccf.models.hdccf.settings import HDCCF
 from hdccf.recommend.run_folder import RunFolder
 
 # -- the store -----------------------------------------------------------------------------------------------
@@ -219,6 +220,8 @@ def test_models_that_train_alone_are_refused() -> None:
                 driver.check(entry.settings())
     with pytest.raises(ConfigError, match="'irgan' learns beside the model"):
         driver.check(BPR(sampler="irgan"))
+    with pytest.raises(ConfigError, match=r"^nearest needs the whole graph"):
+        driver.check(HDCCF(nearest=2))
 
 
 def test_a_second_driver_is_refused_before_it_writes(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_a_sweep_changes_one_setting_from_end_to_end(
 def test_the_ablations_are_the_paper_s_and_ours(plan: Plan) -> None:
     labels = [row.label for row in plans.ablation(plan)]
     wanted = ["wo-i", "wo-u", "wo-ui", "bpr-plus", "biased", "unmodulated", "paper", "ours"]
+    wanted += ["ours, any neighbours", "ours, nearest neighbours"]
     assert labels == [*wanted, "ours, time-aware"]
     assert [row.label for row in plans.ablation(replace(plan, has_times=False))] == wanted
     # The vector of the history is not HDCCF's own: with it, its parts and other losses over it have rows.

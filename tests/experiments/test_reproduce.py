@@ -372,7 +372,7 @@ def reproduce(folder: Path, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize(("dataset", "write", "study", "rows"), [
-    ("yelp-he", yelp, "ablation", 9),
+    ("yelp-he", yelp, "ablation", 11),
     ("gowalla", gowalla, "neighbours", 4),
 ])  # fmt: skip
 def test_supplied_files_give_tables_and_figures(

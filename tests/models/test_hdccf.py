@@ -12,7 +12,7 @@ import literal
 from graphs import interactions, random_interactions
 from hdccf import losses
 from hdccf.data.batches import Block, InBatch
-from hdccf.data.graph import Graph
+from hdccf.data.graph import Graph, nearest_nodes
 from hdccf.data.interactions import Interactions
 from hdccf.data.weights import positive_weights
 from hdccf.errors import ConfigError
@@ -37,7 +37,7 @@ class Draws:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[Tensor] = []
-        for name in ("randperm", "multinomial"):
+        for name in ("randperm", "multinomial", "randint"):
             monkeypatch.setattr(torch, name, self._keeping(getattr(torch, name)))
 
     def _keeping(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -325,6 +325,73 @@ def test_attention_losses_are_the_equations_with_a_row_for_every_moment(
     for batch in batches(model, 1):
         # Through norms and a softmax the loss is more curved than elsewhere.
         check(model, data, batch, draws, rel=1e-5)
+
+
+@pytest.mark.parametrize("columns", [1000, 3])
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "modulated"])
+@pytest.mark.parametrize(("user_weight", "item_weight"), [(0.4, 0.6), (0.4, 0.0)])
+def test_nearest_neighbours_are_contrasted_with_users_and_items(
+    columns: int, similarity: str, user_weight: float, item_weight: float, draws: Draws
+) -> None:
+    data = random_interactions(4)
+    model = built(
+        data,
+        similarity=similarity,
+        block_users=3,
+        block_items=columns,
+        nearest=2,
+        user_user_weight=user_weight,
+        item_item_weight=item_weight,
+    )
+    for batch in batches(model):
+        check(model, data, batch, draws)
+
+
+@pytest.mark.parametrize("encoder", ["sum", "attention"])
+def test_nearest_items_go_with_histories(encoder: str, draws: Draws) -> None:
+    data = random_interactions(4)
+    model = built(
+        data,
+        embedding_dim=4,
+        user_vector="history",
+        history_encoder=encoder,
+        attention_dropout=0.0,
+        block_users=4,
+        history_length=3,
+        nearest=2,
+        item_item_weight=0.6,
+    )
+    for batch in batches(model):
+        check(model, data, batch, draws, rel=1e-5)
+
+
+@pytest.mark.parametrize("side", ["users", "items"])
+def test_nearest_nodes_have_the_largest_cosines_of_who_has_what(side: str) -> None:
+    data = random_interactions(4)
+    graph, matrix = Graph.of(data), data.matrix.toarray()
+    if side == "users":
+        rows, found = matrix, nearest_nodes(graph.items_of, graph.users_of, 3)
+    else:
+        rows, found = matrix.T, nearest_nodes(graph.users_of, graph.items_of, 3)
+    for node, near in enumerate(found.tolist()):
+        assert len({x for x in near if x != node}) == sum(x != node for x in near)
+        cosines = {
+            x: float(rows[node] @ rows[x]) / np.sqrt(max(1, rows[node].sum()) * max(1, rows[x].sum()))
+            for x in range(len(rows))
+            if x != node
+        }
+        best = sorted(cosines.values(), reverse=True)[:3]
+        assert [cosines.get(x, 0.0) for x in near] == pytest.approx(best)
+
+
+def test_nearest_neighbours_need_blocks_and_free_users() -> None:
+    with pytest.raises(ConfigError, match="set sampler to block"):
+        HDCCF(nearest=5, sampler="uniform")
+    with pytest.raises(ConfigError, match="set user_user_weight to 0"):
+        HDCCF(nearest=5, user_vector="history", user_user_weight=0.1)
+    model = built(random_interactions(4), nearest=5, user_vector="auto", user_user_weight=0.1)
+    assert model.users is not None
+    assert "nearest users" in model.settings.choices(random_interactions(4))
 
 
 def test_a_block_of_everything_is_equation_1_with_all_negatives() -> None:

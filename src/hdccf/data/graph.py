@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
+from scipy import sparse
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,6 +23,7 @@ PerPair = Int64[Tensor, " n"]
 """A node, a column or a place of each of some pairs."""
 
 _MANY_PAIRS = 1 << 18
+_COSINES_AT_ONCE = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -250,6 +253,39 @@ def pairs_between(
     starts = times.cumsum(0) - times
     pairs, entries = expand(starts[found], times[found])
     return which.argsort()[entries], places[pairs]
+
+
+def nearest_nodes(neighbours: Neighbours, opposite: Neighbours, size: int) -> Int64[Tensor, "nodes size"]:
+    """The `size` other nodes of the same side whose neighbours are most alike by the cosine of who has what.
+
+    A node with fewer others that share a neighbour has itself in the places that are left.
+
+    Parameters
+    ----------
+    neighbours, opposite
+        Both directions of the graph, the side that is asked for first.
+    size
+        How many of each.
+    """
+    n = len(neighbours.degrees)
+    rows, columns = (
+        sparse.csr_array(
+            (np.ones(len(each.flat), np.float32), each.flat.numpy(), each.starts.numpy()),
+            shape=(len(each.degrees), each.n_columns),
+        )
+        for each in (neighbours, opposite)
+    )
+    scale = neighbours.degrees.clamp_min(1).float().rsqrt().numpy()
+    rows = sparse.csr_array(sparse.diags_array(scale) @ rows)
+    columns = sparse.csr_array(columns @ sparse.diags_array(scale))
+    every, found = torch.arange(n), []
+    for own in torch.split(every, max(1, _COSINES_AT_ONCE // n)):
+        first = int(own[0])
+        cosines = torch.from_numpy((rows[first : first + len(own)] @ columns).toarray())
+        cosines[own - first, own] = 0.0
+        values, nodes = cosines.topk(min(size, n), 1)
+        found.append(torch.where(values > 0, nodes, own.unsqueeze(1)))
+    return torch.cat(found)
 
 
 def expand(starts: Nodes, lengths: Nodes) -> tuple[PerPair, PerPair]:

@@ -111,6 +111,10 @@ def check(settings: Settings) -> None:
             f"sampler={sampler!r} learns beside the model, in one process; leave out --workers, or choose "
             "another sampler"
         )
+    if getattr(settings, "nearest", 0):
+        raise ConfigError(
+            "nearest needs the whole graph, of which a worker has a part; leave out --workers, or set it to 0"
+        )
 
 
 def _train(run: RunFolder, cluster: Cluster, progress: bool) -> Recommender:

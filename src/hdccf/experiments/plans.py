@@ -290,7 +290,7 @@ def ablation(plan: Plan) -> list[Row]:
     ours, origin = plan.tuned(OURS, False)
     paper, printed = plan.tuned("hdccf-printed", False)
     rows = [Row(name, {**paper, **changes}) for name, changes in ABLATIONS.items()]
-    rows += [Row("paper", paper, origin=printed), Row("ours", ours, origin=origin)]
+    rows += [Row("paper", paper, origin=printed), Row("ours", ours, origin=origin), *_neighbours(ours)]
     if ours.get("start") == "spectral":
         rows += [Row("ours, random start", {**ours, "start": "random"}), *_losses(ours, "same start")]
     if plan.has_times:
@@ -301,6 +301,17 @@ def ablation(plan: Plan) -> list[Row]:
         if ours.get("user_vector") == "history":
             rows += [Row("history as a sum", {"user_vector": "history"}), *_losses(ours, "same vectors")]
     return [replace(row, diagnostics=True) for row in plan.rows(rows)]
+
+
+def _neighbours(ours: Mapping[str, Any]) -> list[Row]:
+    """Ours with the user–user and item–item losses, which it is without: the paper's, and of the nearest."""
+    if ours.get("similarity") == "popular" or ours.get("sampler", "block") != "block":
+        return []
+    with_losses = {**ours, "user_user_weight": 0.15, "item_item_weight": 0.15}
+    return [
+        Row("ours, any neighbours", with_losses),
+        Row("ours, nearest neighbours", {**with_losses, "nearest": 5}),
+    ]
 
 
 def _losses(ours: Mapping[str, Any], words: str) -> list[Row]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hdccf import losses
 from hdccf.data.batches import Block, History, Pool, Windows, cut_histories, cut_windows, last_places
-from hdccf.data.graph import Graph, Neighbours
+from hdccf.data.graph import Graph, Neighbours, nearest_nodes
 from hdccf.data.interactions import Interactions
 from hdccf.errors import ConfigError
 from hdccf.losses.negatives import ContrastiveLoss
@@ -170,6 +170,16 @@ class HDCCFNetwork(Model):
             columns = columns + block.inclusion.log()
         share = math.log(len(self.log_user_weights) / len(block.users))
         return columns, self.log_user_weights[block.users] + share
+
+    @cached_property
+    def nearest_users(self) -> Int64[Tensor, "users k"]:
+        graph, size = self.graph, self.settings.nearest
+        return nearest_nodes(graph.items_of, graph.users_of, size).to(self.items.embedding.device)
+
+    @cached_property
+    def nearest_items(self) -> Int64[Tensor, "items k"]:
+        graph, size = self.graph, self.settings.nearest
+        return nearest_nodes(graph.users_of, graph.items_of, size).to(self.items.embedding.device)
 
     def pool_log_weights(self, pool: Pool) -> Float[Tensor, " c"]:
         """How many items a drawn one stands for, times the frequency correction."""

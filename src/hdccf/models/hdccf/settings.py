@@ -73,8 +73,8 @@ class HDCCF(BlockSettings):
         How batches and their negatives are drawn.
     temperature, item_side, user_side, omega_items, omega_users, frequency_correction
         τ, the weights of both sides, the false-negative rates ω⁺, and β.
-    user_user_weight, item_item_weight
-        λ_u and λ_i of the auxiliary losses.
+    user_user_weight, item_item_weight, nearest
+        λ_u and λ_i of the auxiliary losses, and which neighbours they take.
 
     `hdccf models hdccf` lists every setting with its default.
 
@@ -149,6 +149,9 @@ class HDCCF(BlockSettings):
     """λ_u of the user–user loss (Eq. 6)."""
     item_item_weight: float = Field(default=0.0, ge=0)
     """λ_i of the item–item loss (Eq. 6)."""
+    nearest: int = Field(default=0, ge=0)
+    """`block`: the user–user and item–item losses draw a neighbour from so many nearest, by the cosine of who
+    has what, and contrast it with users and items; 0 draws from all that have one in common (the paper)."""
 
     # -- after training
     calibrate: Calibrated = "full"
@@ -196,6 +199,7 @@ class HDCCF(BlockSettings):
                 train.times is not None
                 and self.sampler == "block"
                 and self.similarity != "popular"
+                and not (self.nearest and self.user_user_weight)
                 and bool((train.by_user.degrees >= 2).any())
             )
             if self.history_encoder == "attention" and not possible:
@@ -215,6 +219,8 @@ class HDCCF(BlockSettings):
         reason = "the data has times"
         if vector == "free":
             reason = "the data has no times" if train.times is None else "histories go with blocks"
+            if self.nearest and self.user_user_weight:
+                reason = "nearest users have vectors of their own"
         chosen = f" ({reason})" if self.user_vector == "auto" else ""
         return (
             f"user vectors: {vector}{chosen}; negatives: {self.sampler}; "
@@ -280,6 +286,14 @@ class HDCCF(BlockSettings):
                 "similarity='popular' is between free users and items; set user_vector to free, and "
                 "user_user_weight and item_item_weight to 0"
             )
+        if self.nearest:
+            if self.sampler != "block":
+                raise ValueError(f"nearest goes with blocks; set sampler to block, not {self.sampler!r}")
+            if self.user_vector == "history" and self.user_user_weight:
+                raise ValueError(
+                    "nearest users have no free vectors to look up; set user_user_weight to 0, "
+                    "or user_vector to free"
+                )
         if self.history_encoder == "attention":
             if self.user_vector == "free":
                 raise ValueError(

@@ -16,9 +16,13 @@ from hdccf.data.batches import Block, InBatch, NegativeColumns, Pool, SampledBat
 from hdccf.losses.block import can_fuse_pool, fused_pool_loss
 from hdccf.losses.contrastive import PAIR_LOSSES
 from hdccf.losses.negatives import BlockPairs, NegativeSet, NegativeTerm, weighted_mean, without_neighbours
+from hdccf.models.base import Kind
 from hdccf.models.hdccf.network import HDCCFNetwork
 from hdccf.parallel import ProcessGroup
 from hdccf.similarity import Cosine, Similarity, Vectors
+
+_NEAREST_TEMPERATURE = 0.1
+"""As published; with the user–item loss's .07 the gain on ml-100k was half as large (results/notes.md)."""
 
 Terms = dict[str, Float[Tensor, ""]]
 Loss = tuple[Float[Tensor, ""], Terms]
@@ -89,10 +93,11 @@ def _total(
 ) -> Loss:
     """Eq. 6: the user–item loss and the weighted relations; the terms are logged where there are several."""
     s = net.settings
+    temperature = _NEAREST_TEMPERATURE if s.nearest else s.temperature
     relations = ("user-user", s.user_user_weight, user_user), ("item-item", s.item_item_weight, item_item)
     for name, weight, relation in relations:
         if relation is not None:
-            parts[name] = weight * weighted_mean(relation_loss(relation, s.temperature), *weights)
+            parts[name] = weight * weighted_mean(relation_loss(relation, temperature), *weights)
     total = torch.stack(list(parts.values())).sum()
     shown = {name: part.detach() for name, part in parts.items()} if len(parts) > 1 else {}
     return total, {**shown, **clips}
@@ -307,7 +312,9 @@ def score_block(net: HDCCFNetwork, block: Block, generator: torch.Generator) -> 
     log_items, log_users = net.block_log_weights(block)
     user_user = item_item = None
     anchor_weights = (block.weights[:0], block.weights[:0])
-    if net.user_user is not None or net.item_item is not None:
+    if net.settings.nearest:
+        user_user, item_item, anchor_weights = _nearest_relations(net, block, users, items, generator)
+    elif net.user_user is not None or net.item_item is not None:
         shuffled = torch.randperm(len(block.rows), generator=generator, device=generator.device)
         anchors = shuffled[: net.settings.batch_size]
         rows, columns = block.rows[anchors], block.positive_columns[anchors]
@@ -353,6 +360,54 @@ def _block_relation(
     if net.settings.mask_observed:
         weights = weights.masked_fill(related, -torch.inf)
     return NegativeSet(scores, weights, None, scores.gather(1, drawn), drawn != anchors[:, None])
+
+
+def _nearest_relations(
+    net: HDCCFNetwork,
+    block: Block,
+    users: Vectors,
+    items: Vectors,
+    generator: torch.Generator,
+) -> tuple[NegativeSet | None, NegativeSet | None, tuple[Tensor, Tensor]]:
+    """Some users and items of the block, each with one of its nearest neighbours, and their weights, all 1.
+
+    The neighbour p of v is contrasted with all users and items of the block, nothing weighted or masked:
+    −log e^{f(p,v)/τ} / Σ_n e^{f(p,n)/τ} (Sun et al., 2024). Where p is in the block, e^{f(p,p)/τ} is in the
+    sum, which takes force from the negatives; without it the gain is smaller (results/notes.md).
+    """
+    columns = block.columns
+    if columns is None:
+        columns = torch.arange(net.graph.n_items, device=block.users.device)
+    n = min(len(block.users), len(columns))
+
+    def relation(
+        kind: Kind,
+        similarity: Similarity,
+        own: Vectors,
+        nodes: Int64[Tensor, " n"],
+        table: Int64[Tensor, "m k"],
+    ) -> NegativeSet:
+        anchors = torch.randperm(len(nodes), generator=generator, device=generator.device)[:n]
+        chosen = nodes[anchors]
+        places = torch.randint(table.shape[1], (n,), generator=generator, device=generator.device)
+        drawn = table[chosen, places]
+        near = net.user_vectors(drawn) if kind == "users" else net.items.of(drawn)
+        f = net.user_item
+        across = f.all_pairs(near, items) if kind == "users" else f.all_pairs(users, near).T
+        alike = similarity.all_pairs(near, own)
+        positive = alike.gather(1, anchors[:, None])
+        scores = torch.cat([alike, across], 1)
+        # The anchor is in the sum as what is wanted.
+        weights = torch.zeros_like(scores).scatter_(1, anchors[:, None], -torch.inf)
+        return NegativeSet(scores, weights, None, positive, (drawn != chosen)[:, None])
+
+    user_user = item_item = None
+    if net.user_user is not None:
+        user_user = relation("users", net.user_user, users, block.users, net.nearest_users)
+    if net.item_item is not None:
+        item_item = relation("items", net.item_item, items, columns, net.nearest_items)
+    ones = torch.ones(n, dtype=block.weights.dtype, device=block.weights.device)
+    return user_user, item_item, (ones, ones)
 
 
 def item_negatives(net: HDCCFNetwork, batch: InBatch | SampledBatch | Block | Pool) -> NegativeSet:
