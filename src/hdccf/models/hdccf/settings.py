@@ -410,8 +410,6 @@ _ROWS = 1024
 """Places of histories in a step of the attention encoder; more make fewer steps, fewer make noisy ones."""
 _MANY_USERS = 10_000
 """With as many, vectors that see a user once an epoch get many steps an epoch, and smaller ones do."""
-_MANY_ITEMS = 4_000
-"""With as many, attention takes longer vectors and a smaller temperature (decision 19)."""
 _SHORT_HISTORIES = 20
 """Where users have fewer items on average, attention takes a larger dropout (decision 19)."""
 _USERS_SEEN = 40_000
@@ -441,7 +439,6 @@ def automatic_candidates(train: "Interactions", *, validated: bool = True, **fix
     # Lists are drawn from all items; the paper's protocol is for its own studies.
     fixed = {"validation_metric": "full:ndcg@10", **fixed}
     common: dict[str, Any] = {"block_items": 2048, "patience": 3}
-    sharp: dict[str, Any] = {"temperature": 0.07}
     many = train.n_users >= _MANY_USERS
     once: dict[str, Any] = {
         **common,
@@ -456,7 +453,7 @@ def automatic_candidates(train: "Interactions", *, validated: bool = True, **fix
     flat = {**free, "temperature": 0.15}
     tried: dict[str, dict[str, Any]] = {
         "free": free,
-        "free (τ 0.07)": {**free, **sharp},
+        "free (τ 0.07)": {**free, "temperature": 0.07},
         "free (τ 0.15)": flat,
         "free (popularity)": {**free, "similarity": "popular"},
     }
@@ -464,13 +461,13 @@ def automatic_candidates(train: "Interactions", *, validated: bool = True, **fix
         attention = {
             **PRESETS["attention"],
             **common,
-            "learning_rate": 4e-3,
+            "embedding_dim": 128,
+            "temperature": 0.08,
+            "learning_rate": 3e-3,
             "block_users": max(8, min(256, int(_ROWS / max(degrees.mean(), 1)))),
             "history_length": max(10, min(200, int(np.quantile(degrees, 0.99)))),
             "attention_dropout": 0.5 if degrees.mean() < _SHORT_HISTORIES else 0.2,
         }
-        if train.n_items >= _MANY_ITEMS:
-            attention |= {**sharp, "embedding_dim": 128, "learning_rate": 2e-3}
         history = {**once, "user_vector": "history"}
         tried = {"attention": attention, "history": history, "free": free, "free (τ 0.15)": flat}
     found = dict[str, HDCCF]()
