@@ -36,6 +36,7 @@ _ATTENTION: dict[str, Any] = {
     "epochs": 60,
     "evaluate_every": 1,
     "patience": 5,
+    "average_epochs": 2.0,
 }
 
 # From the spectrum vectors begin near where they end (decision 10), and should turn slowly.
@@ -354,7 +355,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "hdccf": {},
-    "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START, "average_epochs": 2.0},
+    "attention": {"user_vector": "history", **_ATTENTION, **_ATTENTION_START},
     "time-blind": _TIME_BLIND,
     "spectral": _TIME_BLIND_FAST,
     "recency": {
