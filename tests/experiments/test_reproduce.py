@@ -18,7 +18,18 @@ from hdccf.errors import ConfigError
 from hdccf.evaluation.ranking import Ranker
 from hdccf.experiments import reproduce as reproducing
 from hdccf.experiments.diagnostics import diagnostics_of
-from hdccf.experiments.plans import PAPER, SEQUENTIAL, TITLES, Plan, Row, Task, all_training, task_of
+from hdccf.experiments.plans import (
+    PAPER,
+    SEQUENTIAL,
+    TITLES,
+    Plan,
+    Row,
+    Task,
+    all_training,
+    table,
+    task_of,
+    without_times,
+)
 from hdccf.experiments.reproduce import Reproduction
 from hdccf.models.hdccf.settings import HDCCF
 from hdccf.training.fit import fit
@@ -250,6 +261,24 @@ def test_a_calibrated_row_is_calibrated_on_validation_and_its_filter_sees_all_tr
     expected = Ranker(both, "test").measure(scorer, task.metrics, task.protocols)
     assert found["values"]["full"] == pytest.approx(expected["full"])
     assert Reproduction(Plan("small", task, tmp_path), split).train(rows).records == records
+
+
+def test_a_time_blind_calibrated_row_uses_no_times(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=1, overrides=SMALL)
+    (calibrated,) = (row for row in table(plan) if row.label == "hdccf-calibrated")
+    assert calibrated.time_blind
+    assert not any(row.time_blind for row in (*table(plan, True), *table(replace(plan, has_times=False))))
+    (found,) = Reproduction(plan, split).train([calibrated]).records["hdccf-calibrated"]
+    blind = without_times(split)
+    fitted = fit(blind, HDCCF(**calibrated.settings))
+    assert fitted.calibration is not None
+    assert found["calibration"] == fitted.calibration.describe()
+    scorer = fitted.calibration.apply(fitted.model.scorer(), blind.train)
+    expected = Ranker(split, "test").measure(scorer, PAPER.metrics, ("full",))
+    assert found["values"]["full"] == pytest.approx(expected["full"])
+    # With times it is another run.
+    aware = Reproduction(plan, split).train([replace(calibrated, time_blind=False)])
+    assert aware.records["hdccf-calibrated"][0]["key"] != found["key"]
 
 
 def test_scores_are_described_on_request(split: Split, tmp_path: Path) -> None:

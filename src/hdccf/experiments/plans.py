@@ -11,7 +11,7 @@ import numpy as np
 from hdccf.config import Settings, read_toml
 from hdccf.data import datasets
 from hdccf.data.interactions import k_core
-from hdccf.data.split import Split, leave_one_out
+from hdccf.data.split import PARTS, Split, leave_one_out
 from hdccf.errors import ConfigError
 from hdccf.experiments.tuning import read_origin
 from hdccf.models import TUNED, entry_named
@@ -158,6 +158,12 @@ def all_training(split: Split) -> Split:
     return replace(split, train=split.joined("train", "validation"), validation=nothing)
 
 
+def without_times(split: Split) -> Split:
+    """The same split of data whose histories have an order, but no times."""
+    train, validation, test = (replace(split.part(name), times=None) for name in PARTS)
+    return replace(split, train=train, validation=validation, test=test)
+
+
 # -- rows ----------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +200,8 @@ class Row:
     """Also how its modulation varies, and how much of its gradient false negatives get."""
     calibrated: bool = False
     """With a popularity dial and an item–item filter, weighed by validation."""
+    time_blind: bool = False
+    """Whether data that has times is trained and calibrated on without them: the filter would use them."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +288,10 @@ def table(plan: Plan, time_aware: bool = False) -> list[Row]:
             origin += " (knows no time)"
         printed = label in ("hdccf-printed", "hdccf-corrected")
         given = time_aware and model in (OURS, *SEQUENTIAL) and not printed
-        rows.append(Row(label, settings, model, origin=origin, given=given, calibrated=calibrated))
+        blind = calibrated and plan.has_times and not time_aware
+        rows.append(
+            Row(label, settings, model, origin=origin, given=given, calibrated=calibrated, time_blind=blind)
+        )
     return plan.rows(rows)
 
 

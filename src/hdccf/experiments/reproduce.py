@@ -30,7 +30,7 @@ from hdccf.evaluation.candidates import CANDIDATE_FORMAT
 from hdccf.experiments import plans
 from hdccf.experiments.diagnostics import diagnostics_of
 from hdccf.experiments.figures import densities_of, draw_bars, draw_densities, draw_sweeps
-from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name
+from hdccf.experiments.plans import STUDIES, Plan, Row, Task, all_training, part_name, without_times
 from hdccf.experiments.studies import cut_half_a_line
 from hdccf.experiments.tables import Outcome, Record, Results, write_study, write_table
 from hdccf.models import entry_named
@@ -74,6 +74,7 @@ class Run:
             "candidates": self._candidates,
             # Not with every run: a journal's older lines have no such fact.
             **({"calibrated": True} if self.row.calibrated else {}),
+            **({"time_blind": True} if self.row.time_blind else {}),
         }
 
     @property
@@ -99,6 +100,7 @@ class Run:
         return (
             all(record.get(name) == value for name, value in facts.items())
             and record.get("calibrated", False) == self.row.calibrated
+            and record.get("time_blind", False) == self.row.time_blind
             and (not self.row.given or "given" in record)
             and (not self.row.densities or "densities" in record)
             and all(name not in record["changed"] for name in then.keys() - now.keys())
@@ -338,7 +340,9 @@ class Reproduction:
         """The record of a run, and its values by user."""
         folder, task, settings = self.work / run.key, run.task, run.settings
         started = time.monotonic()
-        split, training, seconds, calibration = self.split, {}, 0.0, None
+        split = without_times(self.split) if run.row.time_blind else self.split
+        training: Record = {}
+        seconds, calibration = 0.0, None
         if isinstance(settings, TrainingSettings) or not task.retrain:
             fitted = self._fit(folder, split, run)
             training, seconds = _training_facts(folder), fitted.seconds
@@ -358,7 +362,8 @@ class Reproduction:
             scorer = model.scorer()
             return scorer if calibration is None else calibration.apply(scorer, history)
 
-        test = partial(_evaluated, split=split, task=task, progress=self.progress)
+        tested = all_training(self.split) if task.retrain else self.split
+        test = partial(_evaluated, split=tested, task=task, progress=self.progress)
         found = test(scores(fitted.model, split.train))
         record = {
             **run.facts(),
