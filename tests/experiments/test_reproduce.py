@@ -329,6 +329,14 @@ def test_some_rows_of_a_study_can_be_asked_for(split: Split, tmp_path: Path) -> 
         Reproduction(replace(plan, only=("esae",)), split).run("table")
 
 
+def test_fewer_seeds_of_one_row_do_not_take_seeds_from_the_others(split: Split, tmp_path: Path) -> None:
+    plan = Plan("small", PAPER, tmp_path, seeds=2, overrides=SMALL, only=("bpr",), time_aware=False)
+    Reproduction(plan, split).run("table")
+    (stem,) = Reproduction(replace(plan, seeds=1, only=("pmf",)), split).run("table")
+    lines = stem.with_name("small.csv").read_text().splitlines()
+    assert {(line.split(",")[0], line.split(",")[-1]) for line in lines[1:]} == {("pmf", "1"), ("bpr", "2")}
+
+
 def rows_of(stem: Path) -> list[str]:
     lines = stem.with_name(f"{stem.name}.csv").read_text().splitlines()[1:]
     return list(dict.fromkeys(line.split(",")[0] for line in lines))

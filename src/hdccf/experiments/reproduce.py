@@ -1,6 +1,7 @@
 """`hdccf reproduce`: trains and records each row of a study once, and writes its tables and figures."""
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -306,12 +307,15 @@ class Reproduction:
         return self._outcome(rows, failures)
 
     def _outcome(self, rows: list[Row], failures: dict[str, str]) -> Outcome:
-        """What the journal has of the rows."""
+        """What the journal has of the rows, with all their seeds: a table never loses any."""
         found: dict[str, list[Record]] = {row.label: [] for row in rows}
-        for run in self._runs(rows):
-            record = self.journal.find(run)
-            if record is not None:
-                found[run.row.label].append(record)
+        for row in rows:
+            for seed in itertools.count():
+                record = self.journal.find(self.run_of(row, seed))
+                if record is not None:
+                    found[row.label].append(record)
+                elif seed >= row.seeds:
+                    break
         return Outcome(found, failures)
 
     def _runs(self, rows: list[Row]) -> list[Run]:
