@@ -1,4 +1,4 @@
-"""Builds the documentation site into build/site: python tools/docs.py
+"""Builds the documentation site into build/site: python tools/docs.py [FOLDER instead of build]
 
 The pages of docs/ and results/ keep their places relative to each other, so that a link means the same in the
 repository and on the site. Command line, REST and settings are written from the code.
@@ -6,6 +6,7 @@ repository and on the site. Command line, REST and settings are written from the
 
 import logging
 import shutil
+import sys
 from pathlib import Path
 
 from mkdocs.commands.build import build
@@ -18,9 +19,11 @@ ROOT = Path(__file__).parent.parent
 
 def main() -> None:
     logging.basicConfig(format="%(levelname)s: %(message)s")  # warnings, each of which fails the build
-    stage(ROOT / "build" / "docs")
-    build(load_config(str(ROOT / "mkdocs.yml")))
-    print(f"built {ROOT / 'build' / 'site' / 'index.html'}")
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
+    source, site = folder / "docs", folder / "site"
+    stage(source)
+    build(load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(source), site_dir=str(site)))
+    print(f"built {site / 'index.html'}")
 
 
 def stage(folder: Path) -> None:
